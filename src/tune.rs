@@ -127,7 +127,8 @@ mod tests {
     #[test]
     fn the_document_has_what_the_page_advises_beside_knobs() {
         let sentence = "Give the job CPUs of its own";
-        let remedy = Remedy { kind: RemedyKind::MoreCores, sentence: sentence.into(), gain: None };
+        let remedy =
+            Remedy { kind: RemedyKind::MoreCores, sentence: sentence.into(), gain: None, comes_first: false };
         let diagnoses = vec![Diagnosis { remedies: vec![remedy], ..Diagnosis::default() }];
         let summary = RunSummary { diagnoses, ..RunSummary::default() };
         assert_eq!(document(&summary)["remedies"][0]["sentence"], sentence);

@@ -134,7 +134,7 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         page.rates(&rates(profile));
         let singles = single_changes(profile);
         if !singles.is_empty() {
-            page.singles(&singles);
+            page.singles(&singles, summary.more_cpus_are_spare());
         }
     }
     if let Some(savings) = savings {
@@ -193,7 +193,7 @@ fn single_changes(profile: &Profile) -> Vec<(String, Prediction)> {
     let half = Change { cached_share: Some(cached + (1.0 - cached) / 2.0), ..none() };
     changes.push(("half of it cached", half));
     if profile.cores.is_finite() {
-        changes.push(("twice the cores", Change { cores: Some(2.0 * profile.cores), ..none() }));
+        changes.push((page::TWICE_THE_CORES, Change { cores: Some(2.0 * profile.cores), ..none() }));
     }
     let predicted = |(name, change): (&str, Change)| Some((name.to_owned(), what_if(profile, &change).ok()?));
     changes.into_iter().filter_map(predicted).collect()

@@ -15,6 +15,8 @@ pub(crate) struct Asked {
     pub(crate) knob: String,
     pub(crate) from: u64,
     pub(crate) to: u64,
+    /// What the job reports that it waits for.
+    pub(crate) waits_for: String,
 }
 
 impl Asked {
@@ -64,7 +66,7 @@ impl Following {
     /// Lines on those that the job has answered by now.
     pub(crate) fn answered(&mut self, knobs: &[Knob], now_ns: u64) -> Vec<AuditEvent> {
         let mut lines = Vec::new();
-        self.0.retain(|asked| {
+        self.0.retain_mut(|asked| {
             let line = match knobs.iter().find(|knob| asked.is_of(knob)) {
                 None => asked.line(Act::Refused, now_ns, "its process has taken the knob away"),
                 Some(knob) if knob.requested != Some(asked.to) => {
@@ -72,7 +74,10 @@ impl Following {
                     asked.line(Act::Refused, now_ns, why)
                 }
                 Some(knob) => match knob.state {
-                    KnobState::Pending => return true,
+                    KnobState::Pending => {
+                        asked.waits_for.clone_from(&knob.reason);
+                        return true;
+                    }
                     KnobState::Applied => asked.line(Act::Applied, now_ns, &knob.reason),
                     KnobState::Refused | KnobState::Unavailable => {
                         asked.line(Act::Refused, now_ns, &knob.reason)
@@ -87,7 +92,11 @@ impl Following {
 
     /// Lines on the rest: nobody will answer any more.
     pub(crate) fn give_up(&mut self, why: &str, now_ns: u64) -> Vec<AuditEvent> {
-        std::mem::take(&mut self.0).iter().map(|asked| asked.line(Act::Refused, now_ns, why)).collect()
+        let line = |asked: &Asked| {
+            let waits_for = if asked.waits_for.is_empty() { "" } else { ": " };
+            asked.line(Act::Refused, now_ns, format!("{why}{waits_for}{}", asked.waits_for))
+        };
+        std::mem::take(&mut self.0).iter().map(line).collect()
     }
 }
 
@@ -96,7 +105,16 @@ mod tests {
     use super::*;
 
     fn asked(rank: u32, to: u64) -> Asked {
-        Asked { decision: 3, by: "ada".into(), rank, loader: Some(0), knob: "workers".into(), from: 2, to }
+        Asked {
+            decision: 3,
+            by: "ada".into(),
+            rank,
+            loader: Some(0),
+            knob: "workers".into(),
+            from: 2,
+            to,
+            waits_for: String::new(),
+        }
     }
 
     fn knob(rank: u32, value: u64, requested: Option<u64>, state: KnobState) -> Knob {
@@ -141,6 +159,12 @@ mod tests {
             (3, Some(2), Some(4), 9)
         );
         assert!(following.answered(&knobs, 10).is_empty());
+        // With what it had waited for.
+        assert_eq!(
+            acts(&following.give_up("the job ended", 11)),
+            [(Act::Refused, Some(2), "the job ended: so it is")]
+        );
+        following.follow(asked(2, 4));
         assert_eq!(acts(&following.give_up("the job ended", 11)), [(Act::Refused, Some(2), "the job ended")]);
         assert!(following.is_empty());
     }

@@ -388,9 +388,9 @@ impl Control {
     pub(crate) fn end(&mut self, engine: &mut Engine, job_is_over: bool) {
         self.end_controller(engine, job_is_over);
         let why = if job_is_over {
-            "the job ended before it answered"
+            "the job ended before it took effect"
         } else {
-            "the collector left before the job answered"
+            "the collector left before it took effect"
         };
         let now_ns = host::now_ns();
         for line in self.following.answered(&engine.knobs.state(), now_ns) {
@@ -438,6 +438,7 @@ fn all_of(request: &KnobRequest, places: &[Place], before: &[Knob], decision: u6
             knob: knob.name.clone(),
             from: knob.value,
             to: request.value,
+            waits_for: String::new(),
         })
         .collect()
 }

@@ -14,9 +14,10 @@ use crate::knobs::{Knobs, Resolved};
 use crate::lanes::{self, Lane, Lanes};
 use crate::procfs::{self, CpuTicks};
 use crate::usage::job_cpus;
+use crate::wanted::Wanting;
 use crate::watchdog::{SUSPECT_NS, Watchdog};
 use stallscope_abi::kernel::{Record, TaskSlot};
-use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
+use stallscope_ledger::{Config, HostCpus, Ledger, Member, ProcessFacts};
 use stallscope_model::{
     AuditEvent, CacheSummary, EvidenceState, HostFacts, JobFacts, KnobRequest, LoaderFacts, Phase,
     RunSummary, StepLedger, TuneMode, WorkerPeriod,
@@ -58,6 +59,7 @@ pub(crate) struct Engine {
     begun_ns: u64,
     start_cpu_ns: u64,
     begun_ticks: Option<CpuTicks>,
+    wanting: Wanting,
     pub(crate) wants_shim: bool,
     shims_seen: bool,
     refused: u64,
@@ -107,6 +109,7 @@ impl Engine {
             begun_ns,
             start_cpu_ns: 0,
             begun_ticks: CpuTicks::read(),
+            wanting: Wanting::default(),
             wants_shim,
             shims_seen: false,
             refused: 0,
@@ -398,7 +401,9 @@ impl Engine {
             self.ledger.set_cpus(cpus.ceil() as u32);
         }
         if let Some((now, before)) = CpuTicks::read().zip(self.begun_ticks) {
-            self.ledger.set_stolen_share(now.stolen_share_since(&before));
+            let wanted =
+                self.wanting.second(anchor.monotonic_ns, || self.ledger.members(anchor.monotonic_ns));
+            self.ledger.set_host_cpus(HostCpus { wanted, ..now.since(&before) });
         }
         let silences = self.ledger.silences(anchor.monotonic_ns, SUSPECT_NS);
         self.notices.extend(self.watchdog.look(silences, anchor.monotonic_ns));

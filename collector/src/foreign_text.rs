@@ -7,9 +7,15 @@ const NAME: usize = 200;
 /// Why something cannot be measured.
 const SENTENCE: usize = 500;
 
-/// The first `most` characters, of which none moves a cursor.
+/// The first `most` characters, of which none moves a cursor; the last is "…" where there are more.
 pub(crate) fn short(text: &str, most: usize) -> String {
-    text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    let mut short: String = text.chars().take(most).map(shown).collect();
+    if text.chars().nth(most).is_some() {
+        short.pop();
+        short.push('…');
+    }
+    short
 }
 
 pub(crate) fn sentence(text: &str) -> String {
@@ -32,6 +38,13 @@ pub(crate) fn shorten_loader(loader: &mut LoaderFact) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// "or memory changes there that" had ended a sentence.
+    #[test]
+    fn what_is_cut_off_shows() {
+        assert_eq!(short("abc", 3), "abc");
+        assert_eq!(short("abcd", 3), "ab…");
+    }
 
     #[test]
     fn what_a_process_says_is_kept_in_part() {

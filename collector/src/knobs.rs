@@ -13,7 +13,7 @@ mod tests;
 const KNOBS: usize = 512;
 
 /// Longest text of a shim's that is kept, in characters.
-const TEXT: usize = 200;
+const TEXT: usize = 300;
 const NAME: usize = 40;
 
 /// The asking client, where only the page shows that there was one.

@@ -54,6 +54,7 @@ mod sudo;
 
 mod usage;
 mod viewer;
+mod wanted;
 mod watch_audit;
 mod watchdog;
 

@@ -2,6 +2,7 @@
 
 use crate::host;
 use rustix::param::{clock_ticks_per_second, page_size};
+use stallscope_ledger::HostCpus;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
@@ -89,6 +90,27 @@ pub(crate) fn main_cpu_ns(pid: u32) -> Option<u64> {
     text(pid, "schedstat")?.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// For how long a thread has had a CPU, or waited for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadDemand {
+    pub(crate) tid: u32,
+    pub(crate) is_main: bool,
+    pub(crate) wanted_ns: u64,
+}
+
+/// Of each thread of a process.
+pub(crate) fn thread_demands(pid: u32) -> Vec<ThreadDemand> {
+    let Ok(threads) = fs::read_dir(file(pid, "task")) else { return Vec::new() };
+    let tids = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let demand = |tid: u32| {
+        let schedstat = text(pid, &format!("task/{tid}/schedstat"))?;
+        let mut fields = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
+        let (cpu_ns, runnable_ns) = (fields.next()?.ok()?, fields.next()?.ok()?);
+        Some(ThreadDemand { tid, is_main: tid == pid, wanted_ns: cpu_ns.saturating_add(runnable_ns) })
+    };
+    tids.filter_map(demand).collect()
+}
+
 /// The process that started it, or took its place.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = text(pid, "stat")?;
@@ -165,7 +187,9 @@ fn limit_in(limits: &str, name: &str) -> Option<u64> {
 /// What the machine's CPUs did since it started, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CpuTicks {
+    cpus: u32,
     all: u64,
+    idle: u64,
     /// Its host gave them to others meanwhile.
     stolen: u64,
 }
@@ -175,10 +199,20 @@ impl CpuTicks {
         cpu_ticks_in(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The part of the time since `before` that was stolen.
-    pub(crate) fn stolen_share_since(&self, before: &CpuTicks) -> f64 {
+    /// What they did since `before`.
+    pub(crate) fn since(&self, before: &CpuTicks) -> HostCpus {
         let all = self.all.saturating_sub(before.all);
-        if all == 0 { 0.0 } else { self.stolen.saturating_sub(before.stolen) as f64 / all as f64 }
+        if all == 0 {
+            return HostCpus::default();
+        }
+        let share = |now: u64, before: u64| now.saturating_sub(before) as f64 / all as f64;
+        let cpus = f64::from(self.cpus);
+        HostCpus {
+            all: cpus,
+            idle: cpus * share(self.idle, before.idle),
+            stolen_share: share(self.stolen, before.stolen),
+            ..HostCpus::default()
+        }
     }
 }
 
@@ -187,7 +221,11 @@ fn cpu_ticks_in(stat: &str) -> Option<CpuTicks> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().take(8);
     let ticks = fields.map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
     let all = ticks.iter().try_fold(0_u64, |sum, ticks| sum.checked_add(*ticks))?;
-    Some(CpuTicks { all, stolen: *ticks.get(7)? })
+    let of_one = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
+    let cpus = u32::try_from(stat.lines().filter(of_one).count()).unwrap_or(u32::MAX);
+    // A CPU whose tasks all wait for storage is one that another task could have.
+    let idle = ticks.get(3)?.saturating_add(*ticks.get(4)?);
+    Some(CpuTicks { cpus, all, idle, stolen: *ticks.get(7)? })
 }
 
 /// The share of the last ten seconds in a file like `/proc/pressure/memory` in which some task waited.
@@ -208,9 +246,11 @@ mod tests {
         let stat = "42 (a) 1 (b) R) S 1 42 42 0 -1 4194560 9 0 0 0 250 50 7 8 20 0 4 0 12345 6 7";
         assert_eq!(ticks_in(stat), Some(300));
         let before = cpu_ticks_in("cpu  100 0 50 800 20 0 10 20 100 0\ncpu0 7\n").unwrap();
-        let after = cpu_ticks_in("cpu  160 0 50 820 20 0 10 40 160 0\n").unwrap();
-        assert_eq!((before.all, after.stolen_share_since(&before)), (1000, 0.2));
-        assert_eq!(before.stolen_share_since(&after), 0.0);
+        let after = cpu_ticks_in("cpu  160 0 50 815 25 0 10 40 160 0\ncpu0 7\ncpu1 7\nintr 9\n").unwrap();
+        let did = after.since(&before);
+        assert_eq!((before.all, did.all, did.stolen_share), (1000, 2.0, 0.2));
+        assert!((did.idle - 0.4).abs() < 1e-9, "{did:?}");
+        assert_eq!(before.since(&after), HostCpus::default());
         assert_eq!(cpu_ticks_in("cpu  1 2 3 4 5 6 7\n"), None);
         assert_eq!(
             resident_in("5000 300 100 1 0 200 0\n", 4096),

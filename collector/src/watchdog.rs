@@ -151,7 +151,8 @@ impl Watchdog {
 
 impl Hang {
     fn diagnosis(&self, silence: &Silence, over: bool) -> Diagnosis {
-        let remedy = Remedy { kind: RemedyKind::Other, sentence: self.advice.clone(), gain: None };
+        let remedy =
+            Remedy { kind: RemedyKind::Other, sentence: self.advice.clone(), gain: None, comes_first: false };
         Diagnosis {
             name: "hang".to_owned(),
             finding: finding(silence, self.lasted_ns, over),

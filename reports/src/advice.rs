@@ -238,7 +238,12 @@ mod tests {
     }
 
     fn faster_storage(gain: Option<Estimate>) -> Diagnosis {
-        let remedy = Remedy { kind: RemedyKind::FasterStorage, sentence: "Keep the files near".into(), gain };
+        let remedy = Remedy {
+            kind: RemedyKind::FasterStorage,
+            sentence: "Keep the files near".into(),
+            gain,
+            comes_first: false,
+        };
         Diagnosis { remedies: vec![remedy], ..Diagnosis::default() }
     }
 

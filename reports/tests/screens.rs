@@ -157,6 +157,7 @@ fn a_first_remedy_of_another_finding_than_the_verdict_s_is_shown_with_that_findi
         kind: RemedyKind::Other,
         sentence: sentence.to_owned(),
         gain: gain(value),
+        comes_first: false,
     };
     summary.diagnoses[0].remedies = vec![remedy("Pack the files", 0.2)];
     summary.diagnoses[1].remedies = vec![remedy("Decode smaller", 0.1)];

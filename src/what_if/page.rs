@@ -7,6 +7,8 @@ use stallscope_model::{Estimate, Rates, WORTHWHILE};
 use stallscope_reports::Style;
 use stallscope_units as units;
 
+pub(super) const TWICE_THE_CORES: &str = "twice the cores";
+
 /// Widest line.
 const COLUMNS: usize = 100;
 
@@ -137,7 +139,8 @@ impl Page<'_> {
         rates.unknown.iter().for_each(|sentence| self.sentence(&format!("- {sentence}")));
     }
 
-    pub(crate) fn singles(&mut self, singles: &[(String, Prediction)]) {
+    /// `cpus_are_spare`: where some of the node were idle, as those are that are simulated.
+    pub(crate) fn singles(&mut self, singles: &[(String, Prediction)], cpus_are_spare: bool) {
         self.line("");
         self.bold("What single changes would bring");
         for (name, prediction) in singles {
@@ -150,6 +153,14 @@ impl Page<'_> {
                     false => "nothing".to_owned(),
                 };
                 self.line(&format!("  {:<24}{at_limit:<28}if storage is at its limit", ""));
+                continue;
+            }
+            let brings = prediction.gain.value >= WORTHWHILE;
+            if name == TWICE_THE_CORES && brings && !cpus_are_spare {
+                self.line(&format!(
+                    "  {name:<24}{:<28}no CPUs of the node were seen idle for it",
+                    "not known"
+                ));
                 continue;
             }
             let gain = tuning::gain_with_interval(&prediction.gain);
@@ -206,36 +217,41 @@ mod tests {
         Estimate { value, low: value - 0.1, high: value + 0.1 }
     }
 
+    fn prediction(either: Option<Either>) -> Prediction {
+        let setting = Setting { workers: 4, prefetch: 8 };
+        Prediction {
+            now: setting,
+            then: setting,
+            step_now_ns: estimate(1e8),
+            step_ns: estimate(1e8),
+            samples_per_s: None,
+            gain: estimate(0.37),
+            either,
+            bottleneck_now: Bottleneck::Latency,
+            bottleneck: Bottleneck::Latency,
+            stall_share_now: 0.5,
+            stall_share: 0.2,
+            calibration: 0.0,
+            doubts: Vec::new(),
+        }
+    }
+
+    fn singles(name: &str, prediction: Prediction, cpus_are_spare: bool) -> String {
+        let style = Style { width: 100, colour: false, unicode: true };
+        let mut page = Page::new(&style);
+        page.singles(&[(name.to_owned(), prediction)], cpus_are_spare);
+        page.text
+    }
+
     /// "twice the workers +37%" had stood beside advice of "+85%, nothing if storage is at its limit".
     #[test]
     fn a_change_that_two_readings_fit_has_the_figures_of_both_as_in_advice() {
-        let setting = Setting { workers: 4, prefetch: 8 };
         let either = |limited: f64| Either {
             if_slow: estimate(0.85),
             if_limited: estimate(limited),
             bytes_per_s: None,
         };
-        let shown = |either: Option<Either>| {
-            let prediction = Prediction {
-                now: setting,
-                then: setting,
-                step_now_ns: estimate(1e8),
-                step_ns: estimate(1e8),
-                samples_per_s: None,
-                gain: estimate(0.37),
-                either,
-                bottleneck_now: Bottleneck::Latency,
-                bottleneck: Bottleneck::Latency,
-                stall_share_now: 0.5,
-                stall_share: 0.2,
-                calibration: 0.0,
-                doubts: Vec::new(),
-            };
-            let style = Style { width: 100, colour: false, unicode: true };
-            let mut page = Page::new(&style);
-            page.singles(&[("twice the workers".to_owned(), prediction)]);
-            page.text
-        };
+        let shown = |either: Option<Either>| singles("twice the workers", prediction(either), true);
         let both = shown(Some(either(0.0)));
         assert!(both.contains("+85%") && !both.contains("+37%"), "{both}");
         assert!(both.contains("if each read is merely slow"), "{both}");
@@ -243,5 +259,15 @@ mod tests {
         assert!(at_limit.contains("nothing") && at_limit.ends_with("if storage is at its limit"), "{both}");
         assert!(shown(Some(either(0.2))).lines().last().unwrap().contains("+20%"));
         assert!(shown(None).contains("+37%"));
+    }
+
+    /// Of twice the CPUs +99% was expected on a busy node, and they brought +4%.
+    #[test]
+    fn what_more_cores_bring_is_given_where_some_were_idle() {
+        let shown = |spare| singles(TWICE_THE_CORES, prediction(None), spare);
+        assert!(shown(true).contains("+37%"));
+        assert!(shown(false).contains("no CPUs of the node were seen idle") && !shown(false).contains('%'));
+        let nothing = Prediction { gain: estimate(0.0), ..prediction(None) };
+        assert!(singles(TWICE_THE_CORES, nothing, false).contains("+0%"));
     }
 }

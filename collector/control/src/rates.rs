@@ -135,13 +135,21 @@ pub(crate) fn storage(profile: &Profile, fit: &Fit, random: &mut Random) -> Opti
 /// What would be shown as nothing a second.
 const LEAST_BYTES_PER_S: f64 = 0.005 * 1024.0 * 1024.0;
 
-/// What all workers together read from storage now; `None` where nobody counted, or nothing worth a figure was read.
+/// What storage gives all workers together while they wait for it: what a cache or memory has of the samples takes no time of it. `None`
+/// where most batches' bytes were not counted, or nothing worth a figure was read.
 pub(crate) fn bytes_per_s(profile: &Profile) -> Option<f64> {
-    let counted = profile.services.iter().filter_map(|one| Some((weight(one), one.read_bytes? as f64)));
-    let (weights, bytes) =
-        counted.fold((0.0, 0.0), |sum, (weight, bytes)| (sum.0 + weight, sum.1 + weight * bytes));
-    let step_ns = crate::whatif::mean_ns(profile);
-    let rate = (bytes > 0.0 && step_ns > 0.0).then(|| bytes / weights / step_ns * 1e9);
+    let (mut all, mut counted, mut bytes, mut busy_ns) = (0.0, 0.0, 0.0, 0.0);
+    for service in &profile.services {
+        let weight = weight(service);
+        all += weight;
+        if let Some(read) = service.read_bytes {
+            counted += weight;
+            bytes += weight * read as f64;
+            // Those who read at once share what it gives.
+            busy_ns += weight * service.fetch_ns as f64 / service.readers.max(1.0);
+        }
+    }
+    let rate = (2.0 * counted > all && busy_ns > 0.0).then(|| bytes / busy_ns * 1e9);
     rate.filter(|rate| *rate >= LEAST_BYTES_PER_S)
 }
 
@@ -217,5 +225,32 @@ mod tests {
         let storage = storage(profiles.training()[0], &fit, &mut Random::new(1));
         // 19 samples in 19 ms.
         assert!(storage.is_some_and(|storage| (storage.value - 1000.0).abs() < 1.0), "{storage:?}");
+    }
+
+    /// Batches of two workers of which each takes 200 ms to read a MiB beside the other's, but for those that are `other`.
+    fn read(other: &BatchService, others: usize) -> Option<f64> {
+        let mut profiles = Profiles::new(2.0);
+        profiles.loader(0, &LoaderFacts { workers: 2, ..LoaderFacts::default() });
+        for nth in 0..40 {
+            let start_ns = nth as u64 * 1_000_000_000;
+            let (ready_ns, fetch_ns) = (start_ns + 300_000_000, 200_000_000);
+            let read =
+                BatchService { fetch_ns, read_bytes: Some(1 << 20), readers: 2.0, ..BatchService::default() };
+            let one = if nth % 4 < others { other.clone() } else { read };
+            profiles.service(&BatchService { start_ns, ready_ns, samples: 4, ..one });
+        }
+        bytes_per_s(profiles.training()[0]).map(|rate| rate / f64::from(1 << 20))
+    }
+
+    /// A limit of 0.07 MB/s was named of storage that counted next to nothing, and one of 0.45 MB/s with cached samples in it.
+    #[test]
+    fn a_limit_is_of_bytes_that_storage_counted_over_the_time_in_which_it_gave_them() {
+        let near = |rate: Option<f64>| rate.is_some_and(|rate| (rate - 10.0).abs() < 0.01);
+        let cached = BatchService { read_bytes: Some(0), ..BatchService::default() };
+        assert!(near(read(&cached, 0)), "{:?}", read(&cached, 0));
+        assert!(near(read(&cached, 3)), "{:?}", read(&cached, 3));
+        let uncounted = BatchService { fetch_ns: 200_000_000, readers: 2.0, ..BatchService::default() };
+        assert!(near(read(&uncounted, 1)), "{:?}", read(&uncounted, 1));
+        assert_eq!(read(&uncounted, 3), None);
     }
 }

@@ -7,7 +7,7 @@ use stallscope_units::{bytes_per_second, memory};
 
 /// A remedy with its sentence for when no model can judge it.
 pub(crate) fn remedy(kind: RemedyKind, sentence: impl Into<String>) -> Remedy {
-    Remedy { kind, sentence: sentence.into(), gain: None }
+    Remedy { kind, sentence: sentence.into(), gain: None, comes_first: false }
 }
 
 /// One that is given only where the model of the job expects something of it.
@@ -15,8 +15,9 @@ pub(crate) fn if_judged(kind: RemedyKind) -> Remedy {
     remedy(kind, "")
 }
 
-/// Settles which of the remedies of `found`, which is sorted by share, are given, and says so in each one's advice.
-pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
+/// Settles which of the remedies of `found`, which is sorted by share, are given, and says so in each one's advice. `cpus_are_spare`: of
+/// those that the job could be given. What is expected of more of them is for such as nobody else wants.
+pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected], cpus_are_spare: bool) {
     let mut given: Vec<Remedy> = Vec::new();
     for diagnosis in found.iter_mut().filter(|diagnosis| !diagnosis.remedies.is_empty()) {
         let proposed = std::mem::take(&mut diagnosis.remedies);
@@ -25,7 +26,7 @@ pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
         for remedy in proposed {
             let kind = remedy.kind;
             let has_sentence = !remedy.sentence.is_empty();
-            let remedy = match judged(remedy, expected) {
+            let remedy = match judged(remedy, expected, cpus_are_spare) {
                 Ok(remedy) => remedy,
                 Err(refused) => {
                     let (list, gain) = match refused {
@@ -44,13 +45,28 @@ pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
             given.push(remedy.clone());
             diagnosis.remedies.push(remedy);
         }
-        diagnosis.remedies.sort_by(|a, b| value(b).total_cmp(&value(a)));
+        diagnosis
+            .remedies
+            .sort_by(|a, b| b.comes_first.cmp(&a.comes_first).then(value(b).total_cmp(&value(a))));
+        say_once(&mut diagnosis.remedies);
         let sentences: Vec<&str> = diagnosis.remedies.iter().map(|remedy| remedy.sentence.as_str()).collect();
         diagnosis.advice = match (sentences.is_empty(), repeated) {
             (false, _) => sentences.join(". "),
             (true, true) => String::new(),
             (true, false) => nothing(&hopeless, &undecided),
         };
+    }
+}
+
+/// What more workers and more batches in advance both bring where storage is at its limit is named with the first of them.
+fn say_once(remedies: &mut [Remedy]) {
+    let tail = |sentence: &str| sentence.find(AT_LIMIT).map(|at| sentence[at..].to_owned());
+    let Some(first) = remedies.iter().find_map(|remedy| tail(&remedy.sentence)) else { return };
+    let repeated =
+        remedies.iter_mut().filter(|remedy| tail(&remedy.sentence).as_ref() == Some(&first)).skip(1);
+    for remedy in repeated {
+        remedy.sentence.truncate(remedy.sentence.len() - first.len());
+        remedy.sentence.push_str(", else nothing either");
     }
 }
 
@@ -79,7 +95,7 @@ enum Refused {
 }
 
 /// The remedy with what is expected of it.
-fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Refused> {
+fn judged(remedy: Remedy, expected: &[Expected], cpus_are_spare: bool) -> Result<Remedy, Refused> {
     // Of several ranks the one that gains most holds up the others.
     let of_kind = expected.iter().filter(|expected| expected.kind == remedy.kind);
     let Some(best) = of_kind.max_by(|a, b| a.certain().value.total_cmp(&b.certain().value)) else {
@@ -96,8 +112,11 @@ fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Refused> {
             false => Refused::Hopeless(best.gain),
         });
     }
+    if best.kind == RemedyKind::MoreCores && !cpus_are_spare {
+        return if remedy.sentence.is_empty() { Err(Refused::Unjudged) } else { Ok(unjudged(remedy)) };
+    }
     let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
-    Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
+    Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()), ..remedy })
 }
 
 /// What CPUs bring depends on what the job's threads do with them, so that their sentences name what is not known; others' say
@@ -148,6 +167,8 @@ fn action(expected: &Expected, unjudged: &str) -> String {
     }
 }
 
+const AT_LIMIT: &str = ", nothing ";
+
 fn outcome(expected: &Expected) -> String {
     let Some(Either { if_slow, if_limited, bytes_per_s }) = expected.either else {
         // The model has the cache as it is once it is filled.
@@ -159,11 +180,12 @@ fn outcome(expected: &Expected) -> String {
         return format!("{} expected{when}", gain(&expected.gain));
     };
     let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", bytes_per_second(rate)));
-    let at_limit = if if_limited.value >= WORTHWHILE { gain(&if_limited) } else { "nothing".to_owned() };
-    format!(
-        "{} if each read is merely slow, {at_limit} if storage is at its limit{limit}; this run does not show which",
-        gain(&if_slow)
-    )
+    let slow = format!("{} if each read is merely slow", gain(&if_slow));
+    let which = format!("if storage is at its limit{limit}; this run does not show which");
+    match if_limited.value >= WORTHWHILE {
+        true => format!("{slow}, {} {which}", gain(&if_limited)),
+        false => format!("{slow}{AT_LIMIT}{which}"),
+    }
 }
 
 /// Why there is nothing to do about a finding: what would not help, and of what the run cannot tell whether it would.

@@ -12,15 +12,17 @@ pub(crate) use self::straggler::{straggler, straggles};
 use self::unexplained::unexplained;
 pub(crate) use self::unexplained::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader};
 use crate::consult::{consult, if_judged, remedy};
-use crate::reread::reread;
+use crate::reread::{only_at_first, reread};
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::{self, FEWEST_STEPS};
-use crate::words::{by_cache, count};
+use crate::words::{LAST_READ_NOTHING, by_cache, count};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
 };
-use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, Remedy, WorkerLoad};
+use stallscope_model::{
+    CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, Remedy, WorkerLoad, are_spare,
+};
 use stallscope_units::{
     bytes_per_second, duration_in_words, duration_of, memory, memory_to_hold, percent_in_words,
 };
@@ -49,14 +51,19 @@ pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
     } else if figures.total.steps > 0 {
         found.push(too_few_steps(figures));
     } else {
-        found.extend(of_main_thread(figures));
-        found.extend(short_of_cpu::of_main_thread(figures));
+        found.extend(verdict::bounds(&figures.main_threads).into_iter().filter_map(|(bound, share)| {
+            match bound {
+                "fetch-bound" => Some(of_main_thread(figures, share)),
+                "short of CPU" => Some(short_of_cpu::of_main_thread(figures, share)),
+                _ => None,
+            }
+        }));
     }
     found.extend(stolen(figures));
     found.extend(disagreement(figures));
     found.extend(evidence_missing(figures));
     found.sort_by(|a, b| b.share.total_cmp(&a.share));
-    consult(&mut found, figures.expected);
+    consult(&mut found, figures.expected, are_spare(figures.spare_cpus, f64::from(figures.cpus)));
     // What the first line of the report names is explained first, also where it is the sum of several smaller parts.
     let leading = verdict::leading_causes(figures);
     found.sort_by_key(|diagnosis| !diagnosis.cause.is_some_and(|cause| leading.contains(&cause)));
@@ -150,6 +157,9 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let (by_cache, to_cache) = in_memory(figures);
     evidence.push_str(&by_cache);
+    if only_at_first(figures.epochs) {
+        evidence.push_str(&format!("; {LAST_READ_NOTHING}, so that the waits of the first one are over for as long as memory keeps the data"));
+    }
     let remedies =
         if figures.reads_itself { of_loop(&figures.own_reading) } else { of_loader(figures, to_cache) };
     let what = if figures.reads_itself { "data that the job reads without a loader" } else { "storage" };

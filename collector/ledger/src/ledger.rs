@@ -3,7 +3,7 @@ use crate::cache::Caches;
 use crate::epochs::Epochs;
 use crate::handover::{Handover, Source};
 use crate::kernel_steps::KernelSteps;
-use crate::own_cpu::OwnCpu;
+use crate::own_cpu::{HostCpus, OwnCpu};
 use crate::process::{Process, ProcessFacts, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
@@ -57,7 +57,7 @@ pub struct Ledger {
     pub(crate) now_ns: u64,
     kernel_steps: KernelSteps,
     pub(crate) own_cpu: OwnCpu,
-    pub(crate) stolen_share: f64,
+    pub(crate) host_cpus: HostCpus,
     out: VecDeque<StepLedger>,
 }
 
@@ -78,7 +78,7 @@ impl Ledger {
             now_ns: 0,
             kernel_steps: KernelSteps::default(),
             own_cpu: OwnCpu::default(),
-            stolen_share: 0.0,
+            host_cpus: HostCpus::default(),
             out: VecDeque::new(),
         }
     }
@@ -88,9 +88,9 @@ impl Ledger {
         self.config.cpus = cpus;
     }
 
-    /// The part of all CPUs' time that the machine's host gave to others while the job was looked at.
-    pub fn set_stolen_share(&mut self, share: f64) {
-        self.stolen_share = share;
+    /// What the machine's CPUs did while the job was looked at.
+    pub fn set_host_cpus(&mut self, cpus: HostCpus) {
+        self.host_cpus = cpus;
     }
 
     /// The root of the job's process tree was launched or attached to.

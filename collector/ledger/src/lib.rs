@@ -53,6 +53,7 @@ pub use handover::{BatchTimes, Handover, Producer, Source};
 pub use ledger::Ledger;
 pub use members::Member;
 pub use merged::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
+pub use own_cpu::{HostCpus, Wanted};
 pub use process::{ProcessFacts, ProcessKind};
 pub use reread::{Reread, reread};
 pub use silences::Silence;

@@ -1,6 +1,7 @@
 //! The job's ledger over ranks that several collectors saw, made again from their closed steps.
 
 use crate::attribute::ByKind;
+use crate::own_cpu::Wanted;
 use crate::rank::Closed;
 use crate::ranks::Job;
 use crate::steps::NO_LOADER;
@@ -40,6 +41,8 @@ pub struct About<'a> {
     pub cpus: u32,
     /// Of the host that has least; 0 when unknown.
     pub memory_bytes: u64,
+    /// See `RunSummary::spare_cpus`.
+    pub spare_cpus: Option<f64>,
     pub caches: &'a [CacheSummary],
     pub epochs: &'a [LoaderEpochs],
     pub expected: &'a [Expected],
@@ -130,6 +133,8 @@ impl Merged {
             own_cores: None,
             trainer_threads: most_threads(about.rates),
             stolen_share: 0.0,
+            wanted: Wanted::default(),
+            spare_cpus: about.spare_cpus,
             memory_bytes: about.memory_bytes,
             caches: about.caches,
             epochs: about.epochs,

@@ -8,6 +8,45 @@ use std::collections::{BTreeMap, VecDeque};
 /// CPU time of a main thread that says enough about the threads beside it.
 const ENOUGH_CPU_NS: u64 = 100_000_000;
 
+/// What all CPUs of the job's machine did while it was looked at, on average; of none: nobody looked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HostCpus {
+    pub all: f64,
+    pub idle: f64,
+    /// Share of the time of all that the machine's host gave to others.
+    pub stolen_share: f64,
+    /// The job's threads that had one or waited for one, while it trained; of these, main threads. 0: nobody counted.
+    pub wanted: Wanted,
+}
+
+/// Threads that want a CPU at once, on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wanted {
+    pub threads: f64,
+    pub main_threads: f64,
+}
+
+impl Wanted {
+    /// So many for each CPU, and for each main thread, that it is no matter of one worker more or less: each process takes as many
+    /// as there are CPUs, or more.
+    pub(crate) fn are_far_too_many(&self, cpus: u32) -> bool {
+        self.threads >= 2.0 * f64::from(cpus) && self.threads >= 3.0 * self.main_threads && cpus > 0
+    }
+}
+
+/// Of the CPUs of a machine, what others may keep busy on one that the job has to itself: services, and who looks at it.
+const TO_ITSELF: f64 = 0.1;
+
+impl HostCpus {
+    /// CPUs that the job could have beside those of now, were it given more: idle ones. Where nobody else keeps any busy it would be on
+    /// a larger machine of its own, which gives as many as it `has` now. `None` where nobody looked; `own`: CPUs that it keeps busy.
+    pub(crate) fn spare(&self, own: Option<f64>, has: u32) -> Option<f64> {
+        let others = self.all - self.idle - own.unwrap_or(0.0);
+        let alone = others <= TO_ITSELF * self.all;
+        (self.all > 0.0).then(|| if alone { self.idle.max(f64::from(has)) } else { self.idle })
+    }
+}
+
 /// CPU time of a process, or of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {

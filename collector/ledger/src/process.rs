@@ -111,6 +111,11 @@ impl Process {
         self.read_marks.get(before).map_or_else(|| self.read_so_far(), |(_, _, read)| *read)
     }
 
+    /// Bytes from storage, counted there and not.
+    pub(crate) fn counted_and_not(&self) -> (u64, u64) {
+        (self.read_bytes, self.uncounted.bytes(true))
+    }
+
     fn read_so_far(&self) -> u64 {
         self.read_bytes.saturating_add(self.uncounted.bytes(true))
     }

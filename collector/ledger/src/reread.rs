@@ -25,6 +25,14 @@ pub fn reread(epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> 
     loaders.into_iter().filter_map(|loader| of_loader(loader, epochs, ranks)).max_by_key(|found| found.bytes)
 }
 
+/// Whether the first epochs read from storage and the last ones next to nothing, of all loaders in training: the waits of the first do
+/// not come again for as long as memory keeps what it has.
+pub(crate) fn only_at_first(epochs: &[LoaderEpochs]) -> bool {
+    let sum = |of: fn(&LoaderEpochs) -> u64| epochs.iter().map(of).fold(0, u64::saturating_add);
+    let (first, last) = (sum(|of| of.first_read_bytes), sum(|of| of.last_read_bytes));
+    epochs.iter().all(|of| of.whole >= 2) && first >= LEAST_BYTES && last < first / 20
+}
+
 fn of_loader(loader: u16, epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> {
     let mine: Vec<&LoaderEpochs> = epochs.iter().filter(|of| of.loader == loader).collect();
     let whole = mine.iter().map(|of| of.whole).min().filter(|whole| *whole >= 2)?;
@@ -85,6 +93,16 @@ mod tests {
         assert_eq!(mebibytes(&[epochs(0, 3, 100, 40)], &alone), None, "the page cache has most of it");
         assert_eq!(mebibytes(&[epochs(0, 3, 0, 0)], &alone), None, "nobody counts");
         assert_eq!(mebibytes(&[epochs(0, 3, 100, 90)], &[rank(0, 1, None)]), None, "a stream");
+    }
+
+    #[test]
+    fn epochs_after_which_memory_has_the_data_are_found() {
+        assert!(only_at_first(&[epochs(0, 2, 100, 4)]));
+        assert!(!only_at_first(&[epochs(0, 2, 100, 6)]), "a part is read again");
+        assert!(!only_at_first(&[epochs(0, 1, 100, 0)]), "the next epoch is not over");
+        assert!(!only_at_first(&[epochs(0, 3, 0, 0)]), "nothing was read, or nobody counts");
+        assert!(!only_at_first(&[epochs(0, 3, 100, 0), epochs(1, 3, 100, 90)]));
+        assert!(!only_at_first(&[]));
     }
 
     #[test]

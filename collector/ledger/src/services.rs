@@ -252,7 +252,7 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
         fetch_ns: reading(&seen.activity),
         cpu_ns: times.cpu_ns,
         runnable_ns: times.runnable_ns,
-        read_bytes: process.bytes_read(start_ns, ready_ns),
+        read_bytes: process.bytes_read(start_ns, ready_ns).filter(|_| is_counted(process, team)),
         readers: with_readers.unwrap_or(0.0),
         makers: with_makers.unwrap_or(1.0),
         cpu_read_ns: times.cpu_read_ns.min(times.cpu_ns),
@@ -270,6 +270,19 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
         (service.ahead_spread, service.ahead_effect_ns) = regress(&reads, |read| read.ahead);
     }
     Some(service)
+}
+
+/// Whether storage counts most of what it gives to those who make batches, as FUSE does not. Of all of them together: what one has
+/// begun to read ahead, and others wait for, is counted with that one alone.
+fn is_counted(process: &Process, team: &[&Process]) -> bool {
+    let others = team.iter().copied().filter(|other| other.facts.pid != process.facts.pid);
+    let (counted, uncounted) = others.chain([process]).map(Process::counted_and_not).fold(
+        (0_u64, 0_u64),
+        |(counted, uncounted), (more, more_uncounted)| {
+            (counted.saturating_add(more), uncounted.saturating_add(more_uncounted))
+        },
+    );
+    uncounted <= counted
 }
 
 /// A sample that was blocked in a read, and the readers beside it, itself included: on average, and when it began.

@@ -2,6 +2,7 @@
 
 use crate::attribute::ByKind;
 use crate::ledger::Ledger;
+use crate::own_cpu::Wanted;
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
@@ -27,6 +28,8 @@ pub struct Summary {
     pub caches: Vec<CacheSummary>,
     pub epochs: Vec<LoaderEpochs>,
     pub main_threads: MainThreads,
+    /// See `RunSummary::spare_cpus`.
+    pub spare_cpus: Option<f64>,
 }
 
 /// The figures that diagnoses and the verdict are made from.
@@ -63,6 +66,10 @@ pub(crate) struct Figures<'a> {
     pub(crate) trainer_threads: Option<f64>,
     /// Of all CPUs' time, what the machine's host gave to others.
     pub(crate) stolen_share: f64,
+    /// Its threads that want a CPU.
+    pub(crate) wanted: Wanted,
+    /// See `RunSummary::spare_cpus`.
+    pub(crate) spare_cpus: Option<f64>,
     pub(crate) memory_bytes: u64,
     pub(crate) caches: &'a [CacheSummary],
     pub(crate) epochs: &'a [LoaderEpochs],
@@ -186,13 +193,16 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         own_cores,
         // Where the collector counts, it has all threads; the ledger those that the kernel or the shim reports.
         trainer_threads: most_threads(rates).or(threads),
-        stolen_share: ledger.stolen_share,
+        stolen_share: ledger.host_cpus.stolen_share,
+        wanted: ledger.host_cpus.wanted,
+        spare_cpus: ledger.host_cpus.spare(own_cores, ledger.config.cpus),
         memory_bytes: ledger.config.memory_bytes,
         caches: &caches,
         epochs: &epochs,
         expected,
     };
     let (diagnoses, verdict) = (diagnose::all(&figures), verdict::of(&figures));
+    let spare_cpus = figures.spare_cpus;
     Summary {
         phases: tallies.summaries(),
         ranks: summaries,
@@ -203,6 +213,7 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         caches,
         epochs,
         main_threads,
+        spare_cpus,
     }
 }
 

@@ -1,8 +1,9 @@
 //! The first line of a report.
 
 use crate::diagnose::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader, straggler, straggles};
+use crate::reread::only_at_first;
 use crate::summary::Figures;
-use crate::words::count;
+use crate::words::{LAST_READ_NOTHING, count};
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
 use stallscope_units::{duration_in_words, duration_of, percent_in_words};
 
@@ -45,9 +46,13 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
     let about = duration_of(part_ns, figures.total.wall_ns);
     let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
     let what = most.what(figures);
+    let over = match most.causes {
+        [Cause::Fetch] if only_at_first(figures.epochs) => format!("; {LAST_READ_NOTHING}"),
+        _ => String::new(),
+    };
     verdict(
         most.finding,
-        &format!("{} of {} {what}{on_rank}; about {about}", percent_in_words(share), figures.time()),
+        &format!("{} of {} {what}{on_rank}; about {about}{over}", percent_in_words(share), figures.time()),
     )
 }
 
@@ -229,11 +234,16 @@ fn main_threads_did(sum: &MainThreads) -> Option<String> {
 
 /// What takes most of the main threads' time, and which share of it; `None` where that says nothing of training, as a lock or
 /// a sleep.
-pub(crate) fn bound(sum: &MainThreads) -> Option<(&'static str, f64)> {
+fn bound(sum: &MainThreads) -> Option<(&'static str, f64)> {
+    bounds(sum).into_iter().next()
+}
+
+/// The same with what else takes enough of it for advice, by share.
+pub(crate) fn bounds(sum: &MainThreads) -> Vec<(&'static str, f64)> {
     let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
     let (compute, short, writes) = (share(sum.cpu_ns), share(sum.runnable_ns), share(sum.writes_ns));
     if compute + short < WORKS || sum.wall_ns < FEWEST_NS {
-        return None;
+        return Vec::new();
     }
     // Among several ranks a socket may as well be another rank's.
     let data =
@@ -243,10 +253,13 @@ pub(crate) fn bound(sum: &MainThreads) -> Option<(&'static str, f64)> {
         ("short of CPU", short, short >= 0.1),
         ("checkpoint-bound", writes, writes >= 0.05),
     ];
-    let most = found.into_iter().filter(|(.., worth)| *worth).max_by(|a, b| a.1.total_cmp(&b.1));
-    match most {
-        // It may have slept for the most part, and read a little.
-        Some((finding, part, _)) if part >= (1.0 - compute) / 2.0 => Some((finding, part)),
-        _ => (compute >= COMPUTE_BOUND_SHARE).then_some(("compute-bound", compute)),
+    let worth = found.into_iter().filter(|(.., worth)| *worth);
+    let mut bounds: Vec<(&'static str, f64)> = worth.map(|(finding, part, _)| (finding, part)).collect();
+    bounds.sort_by(|a, b| b.1.total_cmp(&a.1));
+    // It may have slept for the most part, and read a little.
+    if bounds.first().is_none_or(|(_, most)| *most < (1.0 - compute) / 2.0) {
+        bounds.clear();
+        bounds.extend((compute >= COMPUTE_BOUND_SHARE).then_some(("compute-bound", compute)));
     }
+    bounds
 }

@@ -2,6 +2,9 @@
 
 use stallscope_model::Estimate;
 
+/// Of a job whose first epoch has read its data.
+pub(crate) const LAST_READ_NOTHING: &str = "the last epoch read next to nothing from storage";
+
 /// "+38% (+30% to +45%)".
 pub(crate) fn gain(gain: &Estimate) -> String {
     let signed = |share: f64| format!("{:+.0}%", 100.0 * share);

@@ -277,8 +277,17 @@ fn a_job_that_reads_the_same_in_every_epoch_is_advised_to_use_the_cache() {
     assert!(advice.contains("cache=\"2.1GiB\""), "{advice}");
     let (evidence, advice) = fetch_bound(&job(3 << 30, 2_000));
     assert!(evidence.contains("again") && !advice.contains("cache="), "it would not fit: {advice}");
-    let (evidence, advice) = fetch_bound(&job(8 << 30, 10));
+    let in_memory = job(8 << 30, 10);
+    let (evidence, advice) = fetch_bound(&in_memory);
     assert!(!evidence.contains("again") && !advice.contains("cache="), "the page cache has it: {evidence}");
+    // All of the waits that led the verdict were of the first epoch.
+    let last_is_named = |stage: &Stage| {
+        let summary = stage.ledger.summary();
+        assert_eq!(summary.verdict.finding, "fetch-bound");
+        let last = "the last epoch read next to nothing from storage";
+        (summary.verdict.sentence.ends_with(last), fetch_bound(stage).0.contains(last))
+    };
+    assert_eq!((last_is_named(&in_memory), last_is_named(&stage)), ((true, true), (false, false)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod stage;
 use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
 use stallscope_abi::kernel::{Blocked, TaskSlot};
 use stallscope_abi::lane::wait_flags;
-use stallscope_ledger::{Config, Ledger, ProcessKind, Summary};
+use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind, Summary};
 use stallscope_model::LoaderFacts;
 
 /// `steps` steps of 100 ms: the trainer does `own`, then waits while its worker does `made`.
@@ -56,9 +56,9 @@ fn a_job_that_waits_for_storage_is_fetch_bound() {
 #[test]
 fn what_a_host_takes_away_is_shown_from_a_fiftieth_of_its_cpus_on() {
     let mut stage = job(101, &[(30, Does::Cpu)], &[(61, Does::In(Blocked::FileRead)), (5, Does::Cpu)]);
-    stage.ledger.set_stolen_share(0.01);
+    stage.ledger.set_host_cpus(HostCpus { stolen_share: 0.01, ..HostCpus::default() });
     assert_eq!(names(&stage.ledger.summary()), ["fetch-bound", "prep-bound"]);
-    stage.ledger.set_stolen_share(0.08);
+    stage.ledger.set_host_cpus(HostCpus { stolen_share: 0.08, ..HostCpus::default() });
     let summary = stage.ledger.summary();
     assert_eq!(names(&summary), ["fetch-bound", "stolen-cpu", "prep-bound"]);
     assert_eq!(
@@ -175,7 +175,7 @@ fn any_process_can_be_looked_at_without_steps() {
     ] {
         assert!(summary.verdict.sentence.contains(words), "{}", summary.verdict.sentence);
     }
-    assert_eq!(names(&summary), ["fetch-bound", "evidence-missing"]);
+    assert_eq!(names(&summary), ["fetch-bound", "preempted-trainer", "evidence-missing"]);
     let first = &summary.diagnoses[0];
     assert_eq!(first.finding, "the main thread waits for data for 30% of 2.0 seconds");
     assert!(first.advice.starts_with("Read the next batch in a thread"), "{}", first.advice);

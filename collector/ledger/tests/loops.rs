@@ -323,6 +323,8 @@ fn the_advice_is_by_what_blocks_training_not_its_start() {
     let readers = advice(Blocked::FutexRead);
     assert!(readers.starts_with("Let the threads that read begin more"), "{readers}");
     assert!(!readers.contains("Read the next batch in a thread"), "{readers}");
+    // Of what those threads are blocked in nothing is known but that it is a read.
+    assert!(!readers.contains("MADV_RANDOM"), "{readers}");
 }
 
 #[test]

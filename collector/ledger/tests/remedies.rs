@@ -5,7 +5,7 @@ mod stage;
 use stage::{Does, Stage, TRAINER, WORKER};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::wait_flags;
-use stallscope_ledger::{Config, Ledger, ProcessKind};
+use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind};
 use stallscope_model::{Either, Estimate, Expected, LoaderFacts, Rates, RemedyKind, RunSummary};
 
 /// Steps of 100 ms: the trainer does `own`, then waits while its worker does `made`; the script has so many workers.
@@ -114,6 +114,23 @@ fn where_nothing_tells_a_limit_from_a_delay_both_outcomes_are_named() {
     let workers = advice.iter().find(|sentence| sentence.contains("num_workers")).unwrap();
     assert!(workers.contains("from 2 to 6: +54%"), "{workers}");
     assert!(workers.contains("nothing if storage is at its limit of 0.26 MB/s"), "{workers}");
+    // Once in a list.
+    let of = |kind, if_slow: f64, if_limited: f64| {
+        let either =
+            Either { if_slow: estimate(if_slow), if_limited: estimate(if_limited), bytes_per_s: None };
+        Expected { either: Some(either), ..expected(kind, 2, 6, 0.3) }
+    };
+    let both = |limited: f64| {
+        let prefetch = of(RemedyKind::MorePrefetch, 0.3, limited);
+        sentences(&reads(), &[of(RemedyKind::MoreWorkers, 0.54, 0.0), prefetch]).join("\n")
+    };
+    assert_eq!(both(0.0).matches("if storage is at its limit").count(), 1, "{}", both(0.0));
+    assert!(
+        both(0.0).contains("+30% (+28% to +32%) if each read is merely slow, else nothing either"),
+        "{}",
+        both(0.0)
+    );
+    assert_eq!(both(0.1).matches("if storage is at its limit").count(), 2, "{}", both(0.1));
 }
 
 #[test]
@@ -163,8 +180,9 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
     assert!(!advice.contains("smaller num_workers"), "{advice}");
     assert!(advice.contains("uses 0.3 of the 2") || advice.contains("uses 0.4 of the 2"), "{advice}");
     assert!(advice.contains("other processes hold the rest"), "{advice}");
-    let judged =
-        sentences(&job(2, 2, waits, made), &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
+    let mut stage = job(2, 2, waits, made);
+    stage.ledger.set_host_cpus(HostCpus { all: 8.0, idle: 4.0, ..HostCpus::default() });
+    let judged = sentences(&stage, &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
     assert!(
         judged.contains("Give the job twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"),
         "{judged}"

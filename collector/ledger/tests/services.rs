@@ -65,6 +65,35 @@ fn bytes_are_those_read_meanwhile() {
     assert_eq!(service(&mut stage).read_bytes, Some(2000 + 3000 + 4000));
 }
 
+/// The batch that the first of two workers makes while both read 4 MB; of the bytes that the kernel counts each has so many.
+fn read_beside(counted: [u64; 2]) -> Option<u64> {
+    let mut stage = two_workers();
+    for at in 0..100 {
+        for (worker, counted) in [WORKER, OTHER].into_iter().zip(counted) {
+            let mut read = slice(worker, at * 10, at * 10 + 10, Does::In(Blocked::FileRead));
+            (read.rchar, read.read_bytes) = (40_000, counted / 100);
+            stage.ledger.kernel(&Record::Slice(read));
+        }
+    }
+    stage.batch(WORKER, 0, 1000, 0);
+    stage.advance(3000);
+    stage.finish(3000);
+    service(&mut stage).read_bytes
+}
+
+/// A storage limit of 0.07 MB/s was named where a file system (FUSE) counted next to nothing of what it gave.
+#[test]
+fn bytes_of_storage_that_counts_next_to_none_are_not_known() {
+    assert_eq!(read_beside([70_000, 0]), None);
+    assert_eq!(read_beside([4_000_000, 4_000_000]), Some(4_000_000));
+}
+
+#[test]
+fn what_a_neighbour_has_read_ahead_for_both_is_counted_with_the_neighbour() {
+    assert_eq!(read_beside([0, 8_000_000]), Some(0));
+    assert_eq!(read_beside([8_000_000, 0]), Some(8_000_000));
+}
+
 #[test]
 fn a_long_batch_is_remembered_while_the_trainer_goes_on() {
     let mut stage = two_workers();

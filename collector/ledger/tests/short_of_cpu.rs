@@ -5,7 +5,7 @@ mod stage;
 use stage::{Does, MS, Stage, TRAINER, WORKER, slice};
 use stallscope_abi::kernel::{Blocked, Record};
 use stallscope_abi::lane::StepSource;
-use stallscope_ledger::{Config, Ledger, ProcessKind};
+use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind, Wanted};
 use stallscope_model::{Estimate, Expected, LoaderFacts, RemedyKind, RunSummary};
 
 fn on(cpus: u32, attached: bool) -> Stage {
@@ -114,16 +114,76 @@ fn without_steps_a_main_thread_that_gets_no_cpu_is_advised_the_same() {
     }
 }
 
+/// `attach` to a job that waited 27% of its time for data and 48% for a CPU had advice on the CPU alone.
+#[test]
+fn without_steps_what_the_main_thread_reads_is_advised_on_beside_its_lack_of_cpu() {
+    let advised = |reads: u64| {
+        let mut stage = on(2, true);
+        for at in (0..4000).step_by(100) {
+            stage.does(
+                TRAINER,
+                at,
+                &[(48, Does::Runnable), (reads, Does::In(Blocked::FileRead)), (52 - reads, Does::Cpu)],
+            );
+        }
+        stage.finish(5_000);
+        let summary = stage.ledger.summary();
+        assert_eq!(summary.verdict.finding, "short of CPU");
+        summary.diagnoses.iter().map(|found| found.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(advised(27)[..2], ["preempted-trainer", "fetch-bound"]);
+    assert!(!advised(4).contains(&"fetch-bound".to_owned()));
+}
+
 /// Twice the CPUs had been expected to bring +173% (+100% to +185%); that the others stopped brought +270% to +330%.
 #[test]
 fn a_gain_is_given_with_the_one_change_that_it_is_of() {
-    let advice = advice(&loop_alone(2, 50), &[more_cores(1.73)]);
+    let mut stage = loop_alone(2, 50);
+    stage.ledger.set_host_cpus(HostCpus { all: 64.0, idle: 50.0, ..HostCpus::default() });
+    let advice = advice(&stage, &[more_cores(1.73)]);
     let figure = about(&advice, "+173%").unwrap();
     assert!(figure.starts_with("Give the job twice the CPUs"), "{figure}");
     assert!(!figure.contains("stop or move") && !figure.contains("of its own"), "{figure}");
     let stop = about(&advice, "Stop or move what else runs").unwrap();
     assert!(stop.contains("not estimated") && stop.contains("can be more"), "{stop}");
     assert!(!stop.contains('%'), "{stop}");
+}
+
+/// Twice the CPUs had been expected to bring +99%, and brought +4%: others wanted those, too.
+#[test]
+fn a_gain_of_more_cpus_is_given_where_some_are_idle_or_the_job_has_the_machine_to_itself() {
+    let says = |stage: &mut Stage, all: f64, idle: f64| {
+        stage.ledger.set_host_cpus(HostCpus { all, idle, ..HostCpus::default() });
+        let advice = advice(stage, &[more_cores(0.99)]);
+        let more = about(&advice, "Give the job").expect("the lack is named").to_owned();
+        assert_eq!(more.contains("cannot tell how much"), !more.contains("+99%"), "{more}");
+        more.contains("+99%")
+    };
+    let mut beside_others = loop_alone(2, 50);
+    assert!(!says(&mut beside_others, 8.0, 0.5));
+    assert!(!says(&mut beside_others, 2.0, 0.0));
+    assert!(!says(&mut beside_others, 0.0, 0.0), "nobody looked");
+    assert!(says(&mut beside_others, 8.0, 3.0));
+    // Its own processes use both, and there are no others.
+    assert!(says(&mut loader(2, 40, 90), 2.0, 0.1));
+}
+
+/// Advice on threads stood third, and brought most.
+#[test]
+fn far_more_threads_than_cpus_are_the_first_advice() {
+    let first = |threads: f64, main_threads: f64| {
+        let mut stage = loader(2, 40, 90);
+        let wanted = Wanted { threads, main_threads };
+        stage.ledger.set_host_cpus(HostCpus { all: 2.0, idle: 0.0, wanted, ..HostCpus::default() });
+        let advice = advice(&stage, &[more_cores(0.99)]);
+        let threads = advice.iter().filter(|sentence| sentence.contains("OMP_NUM_THREADS=")).count();
+        (advice[0].contains("16 want a CPU at once, and it has 2"), threads)
+    };
+    assert_eq!(first(16.0, 1.5), (true, 1));
+    // Of many workers each has one thread: their number is what may be too large.
+    assert_eq!(first(9.0, 9.0), (false, 0));
+    assert_eq!(first(2.5, 0.8), (false, 0));
+    assert_eq!(first(0.0, 0.0), (false, 0), "nobody counted");
 }
 
 /// Fewer workers and fewer threads of a job alone on its CPUs had brought -31% to +7%.

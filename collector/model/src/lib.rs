@@ -31,5 +31,5 @@ pub use node::NodeSummary;
 pub use remedy::{Either, Expected, Remedy, RemedyKind, WORTHWHILE};
 pub use summary::{
     CheckpointAccount, CheckpointRule, Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary,
-    RankSummary, RunSummary, Verdict, WorkerLoad,
+    RankSummary, RunSummary, Verdict, WorkerLoad, are_spare,
 };

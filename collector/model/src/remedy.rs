@@ -27,6 +27,9 @@ pub struct Remedy {
     pub sentence: String,
     /// Share by which samples a second rise, as far as that is certain; `None` where the model of the job cannot judge it.
     pub gain: Option<Estimate>,
+    /// It puts a plain misconfiguration right, so that it comes before all others, whatever is expected of those.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub comes_first: bool,
 }
 
 /// What the model of the job expects of a single change of one rank's loader.
@@ -116,7 +119,7 @@ impl RunSummary {
                 found.saved_shares().map(|(saved, remedy)| (if is_first { most } else { saved }, remedy)),
             );
         }
-        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all.sort_by(|a, b| b.1.comes_first.cmp(&a.1.comes_first).then(b.0.total_cmp(&a.0)));
         all.into_iter().map(|(_, remedy)| remedy).collect()
     }
 }
@@ -130,6 +133,7 @@ mod tests {
             kind: RemedyKind::Other,
             sentence: format!("{gain:?} of {share}"),
             gain: gain.map(|value| Estimate { value, low: value, high: value }),
+            comes_first: false,
         };
         Diagnosis { share, remedies: gains.iter().map(remedy).collect(), ..Diagnosis::default() }
     }
@@ -151,6 +155,14 @@ mod tests {
             sentences,
             ["Some(1.0) of 0.2", "Some(0.5) of 0.5", "None of 0.3", "None of 0.5", "Some(0.1) of 0.5"]
         );
+    }
+
+    #[test]
+    fn a_plain_misconfiguration_comes_before_what_a_gain_is_expected_of() {
+        let mut diagnoses = vec![found(0.5, &[Some(1.0)]), found(0.2, &[None])];
+        diagnoses[1].remedies[0].comes_first = true;
+        let summary = RunSummary { diagnoses, ..RunSummary::default() };
+        assert!(summary.remedies()[0].comes_first && summary.remedies().len() == 2);
     }
 
     #[test]

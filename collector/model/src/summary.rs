@@ -12,6 +12,11 @@ impl RunSummary {
         self.job.cpus.unwrap_or(f64::from(self.host.cpus))
     }
 
+    /// Whether twice the CPUs would be as good as those of now.
+    pub fn more_cpus_are_spare(&self) -> bool {
+        are_spare(self.spare_cpus, self.cpus())
+    }
+
     /// A figure of one loader is not the job's.
     pub fn several_loaders_train(&self) -> bool {
         let training = self.phases.iter().filter(|phase| phase.phase == Phase::Training && phase.steps > 0);
@@ -93,6 +98,15 @@ pub struct RunSummary {
     /// Of trainers; where there is none, of the processes next to the job's root that work themselves.
     #[serde(default)]
     pub main_threads: MainThreads,
+    /// CPUs that the job could have beside those of now: what of its machine's was idle; as many as it has, where it has the machine to
+    /// itself and would be given a larger one. `None` where nobody looked.
+    #[serde(default)]
+    pub spare_cpus: Option<f64>,
+}
+
+/// Whether of as many `spare` CPUs as a job has most would be its own, were it given twice as many: what is expected of more of them is for such.
+pub fn are_spare(spare: Option<f64>, cpus: f64) -> bool {
+    spare.is_some_and(|spare| 2.0 * spare >= cpus)
 }
 
 /// The first line of a report.

@@ -84,6 +84,7 @@ impl Engine {
             caches: seen.caches,
             epochs: seen.epochs,
             main_threads: seen.main_threads,
+            spare_cpus: seen.spare_cpus,
         }
     }
 }

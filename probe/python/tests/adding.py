@@ -16,7 +16,7 @@ import time
 import resizing
 import torch
 from resizing import BATCH, WORKERS, Numbers, epochs, loader, report, step, values
-from torch.utils.data import Sampler, get_worker_info
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 
 class Table(Numbers):
@@ -298,6 +298,48 @@ def counted_order(batches):
         report(got=got)
 
 
+class Repeating:
+    """Begins its sampler again and again."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+class Endless(DataLoader):
+    """Keeps one iterator for the whole run, as YOLOv5's does."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        object.__setattr__(self, "batch_sampler", Repeating(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+def endless(batches):
+    """Passes until it was turned, and two more; what it gave in them, by pass."""
+    resizing.KEPT.append(Endless(Numbers(batches), batch_size=BATCH, num_workers=WORKERS))
+    left = 2
+    while left:
+        left -= os.path.exists(os.path.join(os.environ["UNTIL"], "0"))
+        got = []
+        for batch in resizing.KEPT[0]:
+            got += values(batch)
+            step()
+        report(got=got)
+    # Its workers go with it.
+    resizing.KEPT.pop().iterator = None
+
+
 class OwnProcess(multiprocessing.context.ForkProcess):
     def __init__(self, target, args):
         super().__init__(target=target, args=args)
@@ -336,6 +378,7 @@ SCENARIOS = {
     "places-persistent": lambda n: impatient(n, Places, persistent_workers=True),
     "failing-order": failing_order,
     "counted-order": counted_order,
+    "endless": endless,
     "table": lambda n: epochs(loader(n, Table)),
     "recorded": lambda n: epochs(loader(n, Recorded, num_workers=1)),
     "numbered": lambda n: epochs(loader(n, Numbered, num_workers=1)),

@@ -164,6 +164,16 @@ def test_a_sampler_is_as_it_would_be_while_training_looks(scenario, tmp_path):
     gives(done, scenario, expected)
 
 
+def test_a_loader_whose_one_iterator_never_ends_is_turned_once_it_was_watched_for_two_passes(tmp_path):
+    """It stayed pending for ever."""
+    done = Turned(adding("endless", 8), once(("prefetch", 7), ("workers", 3), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    lines, left = done.of("endless")
+    assert all(line["got"] == whole(8) for line in lines) and left == []
+    assert done.was("prefetch", 7, "applied") and done.was("workers", 3, "applied")
+    assert any("watched for a whole epoch" in reason for reason in done.reasons("prefetch", "pending"))
+
+
 def test_connections_and_queues_of_all_kinds_are_for_one_worker_alone():
     pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
     from stallscope._hooks import outline

@@ -36,6 +36,8 @@ pub(super) fn merged(runs: &[Run]) -> RunSummary {
         acts: acts(runs),
         caches: of_ranks(runs, |summary| &summary.caches, |cache| cache.rank),
         epochs: of_ranks(runs, |summary| &summary.epochs, |epochs| epochs.rank),
+        // Unknown where it is of one of them.
+        spare_cpus: runs.iter().map(|run| run.summary.spare_cpus).sum(),
         ..RunSummary::default()
     }
 }

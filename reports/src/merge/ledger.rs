@@ -23,6 +23,7 @@ pub(super) fn make(summary: &mut RunSummary, runs: &[Run]) -> Result<Vec<String>
         shim_seen: seen(&summary.shim),
         cpus: summary.cpus().ceil() as u32,
         memory_bytes: runs.iter().map(|run| run.summary.host.memory_bytes).min().unwrap_or(0),
+        spare_cpus: summary.spare_cpus,
         caches: &summary.caches,
         epochs: &summary.epochs,
         expected: &summary.expected,

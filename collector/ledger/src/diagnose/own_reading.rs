@@ -3,22 +3,20 @@
 use super::{diagnosis, other};
 use crate::consult::remedy;
 use crate::summary::Figures;
-use crate::verdict::bound;
 use stallscope_model::RemedyKind::FasterStorage;
 use stallscope_model::{Cause, Diagnosis, MainThreads, Remedy};
 use stallscope_units::{duration_in_words, percent_in_words};
 
 /// Where no step shows, as from outside of a loop without a loader, but what its main thread does.
-pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
+pub(super) fn of_main_thread(figures: &Figures<'_>, share: f64) -> Diagnosis {
     let main = &figures.main_threads;
-    let (name, share) = bound(main).filter(|(finding, _)| *finding == "fetch-bound")?;
     let finding = format!(
         "the main thread waits for data for {} of {}",
         percent_in_words(share),
         duration_in_words(main.wall_ns)
     );
     // Of training nothing is known.
-    Some(diagnosis(name, Cause::Fetch, 0.0, finding, String::new(), of_loop(main)))
+    diagnosis("fetch-bound", Cause::Fetch, 0.0, finding, String::new(), of_loop(main))
 }
 
 /// What a loop that reads by itself may do, by what its main thread is blocked in: a read or a socket lets the other
@@ -42,7 +40,7 @@ pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
              helps only where what copies from the map gives up the interpreter's lock, which a page fault holds",
         ));
     }
-    if faults || readers {
+    if faults {
         remedies.extend(other(
             "Where it takes a few KiB at a time from random places of a memory-mapped file, turn reading ahead off with \
              madvise(MADV_RANDOM) (of a numpy.memmap: array._mmap.madvise(mmap.MADV_RANDOM)); what is longer then takes a \

@@ -6,8 +6,7 @@
 use super::{diagnosis, loaders, other, worker_setting};
 use crate::consult::{if_judged, remedy};
 use crate::summary::Figures;
-use crate::verdict::bound;
-use stallscope_model::RemedyKind::{CheaperSamples, FewerWorkers, MoreCores};
+use stallscope_model::RemedyKind::{CheaperSamples, FewerWorkers, MoreCores, Other};
 use stallscope_model::{Cause, Diagnosis, Remedy};
 use stallscope_units::{duration_in_words, percent_in_words};
 
@@ -19,9 +18,8 @@ const OWN_DOING: f64 = 0.8;
 const SHORT: f64 = 0.1;
 
 /// Where no step shows, as from outside of a loop without a loader, but what its main thread does.
-pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
+pub(super) fn of_main_thread(figures: &Figures<'_>, share: f64) -> Diagnosis {
     let main = &figures.main_threads;
-    let (_, share) = bound(main).filter(|(finding, _)| *finding == "short of CPU")?;
     let finding = format!(
         "the main thread is ready to run and gets no CPU for {} of {}",
         percent_in_words(share),
@@ -29,7 +27,7 @@ pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
     );
     // Of training nothing is known.
     let remedies = short_of_cpu(figures);
-    Some(diagnosis("preempted-trainer", Cause::Preempted, 0.0, finding, String::new(), remedies))
+    diagnosis("preempted-trainer", Cause::Preempted, 0.0, finding, String::new(), remedies)
 }
 
 fn is_short(figures: &Figures<'_>) -> bool {
@@ -63,7 +61,10 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         remedies.extend(other(without_the_others(figures)));
         remedies
     };
-    if figures.trainer_threads.is_some_and(|threads| threads > ONE_THREAD) {
+    if figures.wanted.are_far_too_many(figures.cpus) {
+        let remedy = remedy(Other, far_too_many_threads(figures));
+        remedies.insert(0, Remedy { comes_first: true, ..remedy });
+    } else if figures.trainer_threads.is_some_and(|threads| threads > ONE_THREAD) {
         remedies.extend(other(fewer_threads(figures)));
     }
     remedies
@@ -96,6 +97,17 @@ fn fewer_workers(figures: &Figures<'_>) -> Remedy {
         worker_setting(figures)
     );
     remedy(FewerWorkers, smaller)
+}
+
+/// Each process has a pool of its own, of as many threads as its machine has CPUs or its script says.
+fn far_too_many_threads(figures: &Figures<'_>) -> String {
+    let cpus = figures.cpus;
+    let each = (f64::from(cpus) / figures.wanted.main_threads.max(1.0)).floor().max(1.0);
+    format!(
+        "First give each process fewer threads (OMP_NUM_THREADS={each:.0}, or torch.set_num_threads): of the job's own, {:.0} want a CPU \
+         at once, and it has {cpus}; threads that share a computation all wait for the one that has no CPU",
+        figures.wanted.threads
+    )
 }
 
 /// With others on the CPUs, threads that have one wait for those that have none; alone on them, they do the work.

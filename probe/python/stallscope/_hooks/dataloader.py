@@ -111,12 +111,12 @@ def _reset(original):
     return _reset
 
 
-def _next(original, turned=_native.turned, enter=_native.enter, leave=_native.leave, stop=_native.stop):
+def _next(original, turned=_native.turned, later=knobs.later, enter=_native.enter, leave=_native.leave, stop=_native.stop):
     if job_cache.is_on():
         original = job_cache.handing(original)
 
     def __next__(self):
-        if turned():
+        if turned() or later:
             knobs.take_up()
             resize.settle(self)
         observed = False

@@ -16,6 +16,8 @@ APPLIED, PENDING, REFUSED = "applied", "pending", "refused"
 
 # By slot.
 _knobs: dict = {}
+# To be called before the next batch: they answer what could not be answered when it was asked. None of them raises but what a signal handler raised.
+later: list = []
 
 
 class Knob:
@@ -32,6 +34,9 @@ class Knob:
         if (value, state, reason) != self.standing:
             self.standing = (value, state, reason)
             _native.answer(self.slot, value, state, reason)
+
+    def failed(self, error):
+        self.answer(self.value, REFUSED, process.text(f"It could not be turned: {type(error).__name__}: {error}."))
 
     def is_now(self, value, waits_for=""):
         """`value` is in force now; `waits_for`: why that is not yet what was asked for, a sentence."""
@@ -75,8 +80,9 @@ def take_up():
         except Exception as error:
             if raised_by_signal(error):
                 raise
-            sentence = f"It could not be turned: {type(error).__name__}: {error}."
-            knob.answer(knob.value, REFUSED, process.text(sentence))
+            knob.failed(error)
+    while later:
+        later.pop(0)()
 
 
 def raised_by_signal(error):
@@ -92,4 +98,9 @@ def raised_by_signal(error):
     return False
 
 
-os.register_at_fork(after_in_child=_knobs.clear)
+def _forget():
+    _knobs.clear()
+    later.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -33,13 +33,13 @@ _UNEVEN = (
     "other ranks wait for as many."
 )
 _DRAWS = (
-    "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from, or counts or "
-    "takes calls there, or holds what cannot be compared, or memory changes there that training and the data set share: asked earlier or "
-    "later it may give other batches."
+    "resize: unavailable: in mid-epoch the loader's sampler draws from generators that training may draw from, counts or takes calls, "
+    "or memory changes that training and the data set share (or what cannot be compared may do so): asked earlier or later it may give "
+    "other batches."
 )
 _WATCHED = (
-    "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, or memory changes that training and "
-    "the data set share, which would make batches depend on it, shows in a whole one."
+    "It waits until the loader's order was watched for a whole epoch: a sampler that draws in mid-epoch, or memory that training and "
+    "the data set share and that changes there, would make other batches of it."
 )
 _NEXT_BATCH = "It takes effect at the loader's next batch."
 _NEXT_EPOCH = "It takes effect at the loader's next epoch."
@@ -153,7 +153,24 @@ class Size:
         """How a change stands by whether the order of samples may depend on it, and why."""
         if self.order.is_known or (self.order.was_watched and not self.order.draws_late):
             return APPLIED, ""
-        return (REFUSED, _DRAWS) if self.order.draws_late else (PENDING, _WATCHED)
+        if self.order.draws_late:
+            return REFUSED, _DRAWS
+        self.order.waiting = self._answer_in_mid_epoch
+        return PENDING, _WATCHED
+
+    def _answer_in_mid_epoch(self):
+        """As if what waits were asked now."""
+        depth, workers = self.asked_depth or self.depth, self.workers
+        self.depth = self.asked_depth = self.workers = None
+        for value, knob, turn in ((depth, self.depth_knob, self._turn_depth), (workers, self.workers_knob, self._turn_workers)):
+            if value is None:
+                continue
+            try:
+                knob.answer(*turn(value))
+            except Exception as error:
+                if knobs.raised_by_signal(error):
+                    raise
+                knob.failed(error)
 
     def _give_up(self, why):
         """The loader goes on as the script has it."""

@@ -3,7 +3,8 @@
 A sampler that draws in mid-epoch, from generators that training draws from as well, gives another order where batches are
 asked for earlier or later; so does one that gets training's results in mid-epoch, and one that counts what it gave, where a
 loop is left early. torch's own samplers draw when they begin, or from a generator of their own. Of any other, the process's
-generators and what it holds are compared around each draw, for an epoch, before its loader's knobs take effect.
+generators and what it holds are compared around each draw, for an epoch, before its loader's knobs take effect. A sampler that repeats one
+of torch's for ever, for an iterator that is kept for the whole run, has no such epoch: it is watched for two passes over the data.
 
 At the end of an epoch torch's RandomSampler asks the data set again how long it is, and draws again from the generator that it was given,
 which others may draw from meanwhile: it is asked for the end when it would be without us.
@@ -13,7 +14,7 @@ import sys
 import weakref
 
 from . import outline
-from .knobs import raised_by_signal
+from .knobs import later, raised_by_signal
 
 # Their samplers draw when they begin, or from generators of their own, unless they are given the process's.
 _FRAMEWORKS = frozenset(
@@ -22,6 +23,8 @@ _FRAMEWORKS = frozenset(
 # Under which samplers keep the ones that they are made of.
 _WITHIN = ("sampler", "batch_sampler", "_sampler", "_batch_sampler")
 _DEEPEST = 8
+# Of a sampler that never ends: with what it does where one pass follows another.
+_PASSES = 2
 
 _orders: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
@@ -49,6 +52,22 @@ class Order:
         self.was_watched = False
         # Batches of the last whole epoch.
         self.batches = None
+        # Called once it is found out in mid-epoch; None: nobody asks.
+        self.waiting = None
+        self.batches_of_passes = None
+        self.within = [reference for one in samplers for reference in _reference(one)]
+
+    def is_passed(self, draws):
+        """Whether as many draws have gone twice through the data, as far as torch's samplers within say how long that takes."""
+        if self.batches_of_passes is None:
+            self.batches_of_passes = _PASSES * _batches_of_pass([one() for one in self.within])
+        return draws > self.batches_of_passes
+
+    def found_out(self):
+        """In mid-epoch it was found whether a change may take effect."""
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            later.append(waiting)
 
     def held(self):
         """What those samplers hold that are not known, what their code names of the data set, and what workers share with training, as it looks
@@ -102,7 +121,7 @@ def draws_at_once(loader):
 def begin(iterator, loader):
     """`iterator` is about to draw an epoch's first index."""
     iterator.__dict__["_stallscope_order"] = of(loader)
-    iterator.__dict__.update(_stallscope_drawn=False, _stallscope_moved=False)
+    iterator.__dict__.update(_stallscope_drawn=0, _stallscope_moved=False)
     iterator.__dict__.pop("_stallscope_end", None)
 
 
@@ -149,7 +168,11 @@ class Draw:
             drawn["_stallscope_held"] = held
         except Exception as error:
             _unclear(self.order, error)
-        drawn["_stallscope_drawn"] = True
+        drawn["_stallscope_drawn"] += 1
+        if not self.ended:
+            self.order.was_watched |= not self.order.draws_late and self.order.is_passed(drawn["_stallscope_drawn"])
+            if self.order.draws_late or self.order.was_watched:
+                self.order.found_out()
 
 
 def watch(iterator):
@@ -162,6 +185,24 @@ def watch(iterator):
     except Exception as error:
         _unclear(order, error)
         return None
+
+
+def _batches_of_pass(samplers):
+    """Of one pass over the data; infinite where none of torch's samplers says it. They ask the data set for its length, too."""
+    kinds = sys.modules["torch.utils.data.sampler"]
+    batch = 1
+    try:
+        for one in samplers:
+            if type(one) is kinds.BatchSampler:
+                batch *= one.batch_size
+            elif type(one) in (kinds.SequentialSampler, kinds.RandomSampler):
+                return -(-(getattr(one, "_num_samples", None) or len(one.data_source)) // batch)
+            elif type(one).__name__ == "DistributedSampler" and _is_known(one):
+                return -(-one.num_samples // batch)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+    return float("inf")
 
 
 def _unclear(order, error):
