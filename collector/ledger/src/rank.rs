@@ -355,7 +355,7 @@ impl Rank {
         let Some(wait) = piece.wait.filter(|wait| wait.source == Source::Shim) else { return };
         let Some(producer) = producer_pid.and_then(|pid| processes.get_mut(&pid)) else { return };
         if let Some(batch) = producer.shim.find(loader_of(&wait), wait.index, wait.exit_ns) {
-            producer.shim.paired(&batch, wait.loader);
+            producer.shim.paired(&batch, &wait);
         }
     }
 }
@@ -413,21 +413,22 @@ pub(crate) fn producer_pid(wait: &Handover, processes: &Processes) -> Option<u32
 }
 
 /// The nearest ancestor for which `is` holds. By the kernel's parents where it reported them, else by what the
-/// processes reported, whose numbers hold within their own pid namespace.
+/// processes reported, whose numbers hold within their own pid namespace. Of a process whose parent did not report (Python's server that
+/// forks workers has no shim), who waited for what it made stands for that.
 pub(crate) fn owner(pid: u32, processes: &Processes, is: impl Fn(u32) -> bool) -> Option<u32> {
     let mut at = pid;
     for _ in 0..8 {
         let process = processes.get(&at)?;
-        at = match process.host_ppid {
-            Some(parent) => parent,
-            None if process.facts.ns_pid == process.facts.pid => process.facts.ppid,
-            None => {
-                *processes
-                    .iter()
-                    .find(|(_, other)| other.greeted && other.facts.ns_pid == process.facts.ppid)?
-                    .0
-            }
+        let parent = match process.host_ppid {
+            Some(parent) => Some(parent),
+            None if process.facts.ns_pid == process.facts.pid => Some(process.facts.ppid),
+            None => processes
+                .iter()
+                .find(|(_, other)| other.greeted && other.facts.ns_pid == process.facts.ppid)
+                .map(|(pid, _)| *pid),
         };
+        at =
+            parent.filter(|parent| is(*parent) || processes.contains_key(parent)).or(process.shim.trainer)?;
         if is(at) {
             return Some(at);
         }

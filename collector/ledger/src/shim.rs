@@ -2,6 +2,7 @@
 //! where the kernel saw nothing, and to compare with where it did.
 
 use crate::cuts::Cuts;
+use crate::handover::{Handover, Producer};
 use crate::timeline::{Activity, Interval, Timeline, scale};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Times};
 use stallscope_abi::lane::{self, Clock, ClockAt};
@@ -58,6 +59,8 @@ pub(crate) struct Shim {
     pub(crate) last_place: Option<(u16, u32)>,
     /// A wait for one of its batches named the loader.
     pub(crate) placed: bool,
+    /// Who waited, where it was another process.
+    pub(crate) trainer: Option<u32>,
     pub(crate) history_dropped: u64,
 }
 
@@ -303,13 +306,16 @@ impl Shim {
             .copied()
     }
 
-    /// Drops a batch that `loader` was found to have waited for, and what an earlier iterator left under the same
+    /// Drops a batch that was found to have been waited for by `wait`, and what an earlier iterator left under the same
     /// index.
-    pub(crate) fn paired(&mut self, paired: &Batch, loader: u16) {
+    pub(crate) fn paired(&mut self, paired: &Batch, wait: &Handover) {
         if let Some((of, _)) = &mut self.last_place {
-            *of = loader;
+            *of = wait.loader;
         }
         self.placed = true;
+        if wait.producer != Producer::Trainer {
+            self.trainer = Some(wait.pid);
+        }
         self.batches.retain(|batch| {
             batch.index != paired.index || batch.loader != paired.loader || batch.ready_ns > paired.ready_ns
         });

@@ -211,6 +211,21 @@ fn a_worker_that_ends_at_once_is_counted() {
 }
 
 #[test]
+fn a_worker_of_a_server_that_does_not_report_is_whose_batches_it_makes() {
+    let mut stage = Stage::new();
+    stage.greet(OTHER, 4_242, ProcessKind::Worker, 0, 1);
+    stage.iter_start(0, 10, 0);
+    stage.lane(OTHER, uses(50, 0, &found(3, 0, 0)));
+    stage.batch(OTHER, 20, 50, 0);
+    stage.wait_for(TRAINER, 0, OTHER, 40, 60, 0, wait_flags::FIRST);
+    stage.wait_for(TRAINER, 0, OTHER, 5_000, 5_010, 1, 0);
+    stage.advance(5_100);
+    stage.finish(6_000);
+    assert_eq!(cache(&stage, 0).training, found(3, 0, 0));
+    assert!(stage.ledger.summary().losses.iter().all(|loss| !loss.reason.contains("no rank")));
+}
+
+#[test]
 fn what_contradicts_itself_or_belongs_to_nobody_is_counted_as_lost() {
     let mut stage = Stage::new();
     stage.lane(WORKER, uses(50, 0, &CacheUses { prefetched: 9, ..found(8, 0, 0) }));

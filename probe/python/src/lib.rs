@@ -23,6 +23,7 @@ mod knobs;
 mod lane;
 mod opens;
 mod own_fd;
+mod own_memory;
 mod pack;
 mod pack_shuffle;
 mod pictures;
@@ -85,6 +86,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(steps::script_stepped, module)?,
         wrap_pyfunction!(steps::bench_steps, module)?,
         wrap_pyfunction!(fork::forked, module)?,
+        wrap_pyfunction!(own_memory::own_shared_memory, module)?,
         wrap_pyfunction!(opens::add_read, module)?,
         wrap_pyfunction!(pool::run_pool, module)?,
         wrap_pyfunction!(knobs::knob, module)?,

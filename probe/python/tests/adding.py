@@ -221,6 +221,38 @@ class Outdone(Numbers):
         return super().__getitem__(index)
 
 
+class Contended(Numbers):
+    """Each worker waits for all others with its epoch's first batch, as for one disk."""
+
+    def __getitem__(self, index):
+        if index < 6 * BATCH:
+            time.sleep(0.2 * len(siblings()))
+        return super().__getitem__(index)
+
+
+def siblings():
+    parent = os.getppid()
+    return open(f"/proc/{parent}/task/{parent}/children").read().split()
+
+
+class Full(Numbers):
+    """Its workers use a device, which stands for one that matters."""
+
+    device = None
+
+    def __getitem__(self, index):
+        self.device = self.device or open("/dev/full", "rb", buffering=0)
+        return super().__getitem__(index)
+
+
+def using_a_device(batches):
+    devices = sys.modules.get("stallscope._hooks.devices")
+    if devices is not None:
+        number = os.stat("/dev/full").st_rdev
+        devices._matters = lambda device: device == number
+    epochs(loader(batches, Full))
+
+
 class Late(Numbers):
     """An added worker makes its first sample when training has left the epoch."""
 
@@ -362,6 +394,7 @@ def another_path(batches):
 
 
 SCENARIOS = {
+    "plain": lambda n: epochs(loader(n)),
     "another-path": another_path,
     "numbered-processes": numbered_processes,
     "own-context": lambda n: epochs(loader(n, multiprocessing_context=OwnContext())),
@@ -371,6 +404,8 @@ SCENARIOS = {
     "ending": lambda n: epochs(loader(n, Ending)),
     "ending-persistent": lambda n: epochs(loader(n, Ending, persistent_workers=True)),
     "late": late,
+    "contended": lambda n: epochs(loader(n, Contended, timeout=2, persistent_workers=True)),
+    "device": using_a_device,
     "outdone": lambda n: impatient(n, Outdone, count=1),
     "known": lambda n: epochs(loader(n, Known), count=1),
     "known-persistent": lambda n: epochs(loader(n, Known, persistent_workers=True)),

@@ -52,6 +52,16 @@ class Paths(Files):
         return Path(self.paths[index]).read_bytes()
 
 
+class Named(Files):
+    """Opens its files by names of all kinds."""
+
+    def read(self, index):
+        path = self.paths[index]
+        name = (path, Path(path), os.fsencode(path), os.path.relpath(path))[index % 4]
+        with open(name, "rb") as file:
+            return file.read() + repr((type(file.name), file.name == os.fspath(name))).encode()
+
+
 class Pieces(Files):
     """Goes to and fro in its file, as decoders do."""
 
@@ -439,6 +449,7 @@ SCENARIOS = {
     "out-of-order": lambda folder: epochs(folder, num_workers=1, **({"in_order": False} if _knows("in_order") else {})),
     "init-2": lambda folder: epochs(folder, num_workers=2, worker_init_fn=init_fn, collate_fn=collated),
     "paths": lambda folder: epochs(folder, Paths),
+    "named": lambda folder: epochs(folder, Named),
     "pieces": lambda folder: epochs(folder, Pieces),
     "arrays": lambda folder: epochs(folder, Arrays),
     # What the file itself was asked for counts as given from memory all the same.

@@ -154,6 +154,51 @@ def test_a_worker_in_the_place_of_one_that_has_left_may_fail_as_well(kind, tmp_p
     assert any("ended before its first batch" in reason for reason in done.reasons("workers", "refused"))
 
 
+def test_a_timeout_grows_with_the_workers_that_share_a_disk(tmp_path):
+    done = Turned(adding("contended"), once(("workers", 6), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "contended", [whole()] * 2)
+    assert done.was("workers", 6, "applied")
+
+
+def test_none_is_added_to_workers_that_use_a_device(tmp_path):
+    turn = until_its_reason("workers", 3, "use the device /dev/full", tmp_path)
+    done = Turned(adding("device"), turn, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "device", [whole()] * 2)
+    assert done.was("workers", 2, "refused") and not done.was("workers", 3, "applied")
+
+
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+@pytest.mark.parametrize("spare", [6, 14])
+def test_workers_are_added_only_where_there_may_be_as_many_processes_and_threads(spare, tmp_path):
+    """With so many more than the job has without."""
+    if os.getuid() != 0 or not os.access(PIDS / "cgroup.procs", os.W_OK):
+        pytest.skip("SKIPPED: no group of processes can be made here")
+    group = PIDS / f"stallscope-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        limited = []
+
+        def turn(trainer):
+            if not limited:
+                limited.append(int((group / "pids.current").read_text()) + spare)
+                (group / "pids.max").write_text(str(limited[0]))
+            asked(trainer)
+
+        asked = once(("workers", 12), until=tmp_path)
+        before = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+        done = Turned(adding("plain"), turn, before=before, UNTIL=tmp_path)
+        assert (done.code, done.err) == (0, "") and done.group_is_gone
+        gives(done, "plain", [whole()] * 2)
+        assert done.was("workers", 2, "refused")
+        assert any("processes and threads, and" in reason for reason in done.reasons("workers", "refused"))
+    finally:
+        group.rmdir()
+
+
 @pytest.mark.parametrize("scenario", ["failing-order", "counted-order"])
 def test_a_sampler_is_as_it_would_be_while_training_looks(scenario, tmp_path):
     """What it raises, and what it does at its end, comes no earlier where it is asked further ahead."""

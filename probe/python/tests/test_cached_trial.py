@@ -1,11 +1,16 @@
-"""A data set is tried in a process that was forked, where locks stay as other threads had them."""
+"""A data set is tried in a process of its own, which was forked: locks stay there as other threads had them, and nothing of it is left."""
 
+import mmap
+import multiprocessing
 import os
+import resource
 import socket
 import ssl
+import sys
 import threading
 import time
 
+import numpy
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
@@ -153,3 +158,115 @@ def test_nothing_is_sent_on_trial_over_a_connection_that_does_not_show(tmp_path)
                 theirs.recv(1)
             # The job's own is as it was.
             assert Asking(paths, ours.fileno())[0] == len("first") and theirs.recv(1) == b"?"
+
+
+class Rude(Files):
+    """What it does to its process."""
+
+    def __init__(self, paths, does):
+        super().__init__(paths)
+        self.does = does
+
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is None:
+            DEEDS[self.does]()
+        return super().__getitem__(index)
+
+
+DEEDS = {
+    "gradients": lambda: torch.set_grad_enabled(False),
+    "folder": lambda: os.chdir("/"),
+    "environment": lambda: os.environ.update(LEFT="behind"),
+    "ends": lambda: os._exit(3),
+    "exits": sys.exit,
+    "threads": lambda: torch.set_num_threads(1),
+    "sets a default": lambda: torch.set_default_dtype(torch.float64),
+}
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("does", DEEDS)
+def test_nothing_that_a_sample_does_to_its_process_is_done_to_the_job(start_method, does, tmp_path):
+    def state():
+        modes = torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_dtype()
+        return modes, os.getcwd(), dict(os.environ), torch.get_rng_state().tolist()
+
+    for name in ("first", "last"):
+        (tmp_path / name).write_text(name)
+    before = state()
+    try:
+        outcome = sandbox.tried(first, Rude([str(tmp_path / "first"), str(tmp_path / "last")], does), start_method)
+    except SystemExit:
+        outcome = "ended the job"
+    after = state()
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    os.chdir(before[1])
+    os.environ.pop("LEFT", None)
+    assert after == before
+    assert outcome == ({"why": "the process that tried it died"} if does in ("ends", "exits") else {"sample": len("first")})
+
+
+class Counting:
+    """Counts in memory that processes share; `memory` can be pickled where it is None."""
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def __getitem__(self, index):
+        self.memory[0] += 1
+        return int(self.memory[0])
+
+
+def anonymous(size):
+    return numpy.frombuffer(mmap.mmap(-1, size), dtype=numpy.int64)
+
+
+def of_a_file(path):
+    return numpy.memmap(path, dtype=numpy.int64, mode="w+", shape=(1000,))
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        lambda path: torch.zeros(1000, dtype=torch.int64).share_memory_(), lambda path: multiprocessing.Array("q", 1000),
+        lambda path: anonymous(8000), of_a_file,
+    ],
+    ids=["tensor", "array", "anonymous", "file"],
+)  # fmt: skip
+def test_samples_on_trial_write_to_no_memory_that_the_job_shares(memory, tmp_path):
+    memory = memory(tmp_path / "file")
+    memory[0] = 41
+    # Each finds what is there, and what it writes is its own.
+    assert [sandbox.tried(first, Counting(memory), "fork") for _ in range(2)] == [{"sample": 42}] * 2
+    assert memory[0] == 41
+
+
+def test_a_data_set_is_refused_whose_samples_write_to_memory_of_which_there_is_no_copy():
+    memory = anonymous(1 << 30)
+    memory[0] = 41
+    assert "write to memory that processes share" in sandbox.tried(first, Counting(memory), "fork")["why"]
+    assert memory[0] == 41
+    # It may be read.
+    assert sandbox.tried(lambda memory: {"sample": int(memory[0])}, memory, "fork") == {"sample": 41}
+
+
+def test_a_lock_that_is_taken_on_trial_is_not_the_jobs():
+    dataset = Locked()
+    dataset.lock = multiprocessing.Lock()
+    sandbox.tried(lambda dataset: {"taken": dataset.lock.acquire()}, dataset, "fork")
+    assert dataset.lock.acquire(block=False)
+
+
+def test_a_data_set_is_tried_where_there_are_more_files_than_select_can_number(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 2000:
+        pytest.skip("SKIPPED: no more than 2,000 files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2000, limits[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert sandbox.tried(first, [7, 8], "fork") == {"sample": 7}
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

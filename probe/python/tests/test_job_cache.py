@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 # In which the number of hits is known.
 COUNTED = (
-    "fork-0", "fork-1", "fork-4", "spawn-2", "persistent-2", "out-of-order", "init-2", "single", "tensors", "batch-sampler", "subset", "paths",
+    "fork-0", "fork-1", "fork-4", "spawn-2", "persistent-2", "out-of-order", "init-2", "single", "tensors", "batch-sampler", "subset", "paths", "named",
     "pieces", "arrays", "also-itself", "also-itself-2", "batched-0", "batched-2", "warned", "counting", "by-loader-0", "by-loader-2", "unbuffered", "odd",
     "indices", "properties", "folder-gone", "deleted",
     "rewritten-0", "rewritten-2", "evaluated",

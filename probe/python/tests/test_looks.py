@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import random
+import resource
 import types
 
 import pytest
@@ -254,3 +255,21 @@ def test_memory_is_free_below_the_lower_limit_of_a_group(tmp_path, monkeypatch):
     assert headroom.memory_free() == 3 << 20
     # What a script asks for itself may be more than that.
     assert list(headroom.group_limits()) == [8 << 20]
+
+
+def test_processes_are_free_below_the_limits_of_the_group_and_of_its_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(headroom, "_CGROUPS", str(tmp_path))
+    texts = {"/proc/self/cgroup": "9:memory:/job\n8:pids:/job\n0::/\n", "/proc/loadavg": "0.1 0.1 0.1 1/700 99"}
+    monkeypatch.setattr(headroom, "open", lambda path: io.StringIO(texts[path]) if path in texts else open(path), raising=False)
+    for folder, most, used in (("pids/job", 40, 30), ("pids", "max", 300), (".", 320, 305)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "pids.max").write_text(f"{most}\n")
+        (tmp_path / folder / "pids.current").write_text(f"{used}\n")
+    monkeypatch.setattr(headroom.resource, "getrlimit", lambda what: (1000, 1000) if what == resource.RLIMIT_NPROC else (1 << 20, 1 << 20))
+    monkeypatch.setattr(headroom, "_is_unlimited", lambda: True)
+    assert [free for free, _ in headroom.tasks_free()] == [10, 15]
+    monkeypatch.setattr(headroom, "_is_unlimited", lambda: False)
+    *_, (free, why) = headroom.tasks_free()
+    assert 0 < free < 1000 and why == "ulimit -u"
+    most, why = headroom.for_workers(os.getpid())
+    assert most <= 10 // 4 and "are free (pids.max of the job's cgroup)" in why

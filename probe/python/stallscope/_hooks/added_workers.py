@@ -17,7 +17,7 @@ import weakref
 
 from stallscope import _native
 
-from . import candidates, importable, one_taker, order, outline
+from . import candidates, devices, importable, one_taker, order, outline
 from .again import Again
 from .knobs import raised_by_signal
 from .unproven import Unproven
@@ -69,7 +69,7 @@ class WorkerSet:
         except Exception as error:
             if raised_by_signal(error):
                 raise
-            self._give_up(iterator, f"The workers could not be changed: {type(error).__name__}: {error}.")
+            self.give_up(iterator, f"The workers could not be changed: {type(error).__name__}: {error}.")
 
     def gather(self, iterator):
         """A new epoch of the same workers: a worker that was about to leave stays until torch has had all of
@@ -121,15 +121,16 @@ class WorkerSet:
             self._share_out(iterator, min(wanted, len(iterator._workers)))
         lacks = len(iterator._workers) + len(self.candidates) < wanted
         why_one = one_taker.why(iterator) if lacks and self.size.own_workers == 1 else ""
-        if why_one:
-            self._give_up(iterator, why_one)
+        why_not = why_one or (devices.why(iterator) if lacks else "")
+        if why_not:
+            self.give_up(iterator, why_not)
             wanted, lacks = self.size.wanted_workers(), False
         if lacks and not importable.by_workers(self.size.context.get_start_method()):
-            self._give_up(iterator, f"resize: unavailable: {importable.NOT_FOUND}.")
+            self.give_up(iterator, f"resize: unavailable: {importable.NOT_FOUND}.")
             wanted, lacks = self.size.wanted_workers(), False
         waits = lacks and _made_with(iterator) != iterator.__dict__.get("_stallscope_outline")
         if waits and iterator._persistent_workers:
-            self._give_up(iterator, _FOR_GOOD)
+            self.give_up(iterator, _FOR_GOOD)
         while not waits and len(iterator._workers) + len(self.candidates) < wanted:
             number = len(iterator._workers) + len(self.candidates)
             candidates.start(self.candidates, self.size.context, self.workers_module, iterator, number, wanted)
@@ -147,7 +148,7 @@ class WorkerSet:
             self.settled = not (self.candidates or self.leaving or self.dismissed)
             self.size.workers_wait(iterator, _UNTIL_NEXT_EPOCH)
 
-    def _give_up(self, iterator, reason):
+    def give_up(self, iterator, reason):
         """Stays with those who are there. Where none was to leave, it goes on with whose turn it is: which of them makes a batch decides what that
         is drawn from."""
         self._dismiss(0)
@@ -169,7 +170,7 @@ class WorkerSet:
             if report is None:
                 break
             if report:
-                self._give_up(iterator, report)
+                self.give_up(iterator, report)
                 break
             candidate = self.candidates[0]
             candidate.reports.close()

@@ -79,6 +79,7 @@ def start(candidates, context, workers_module, iterator, number, total):
     queue = context.Queue()
     # As torch has it: a queue whose reader is gone must not hold the process up.
     queue.cancel_join_thread()
+    _start_sending(queue)
     reports, teller = context.Pipe(duplex=False)
     values = _values(iterator, queue, number, total)
     method = context.get_start_method()
@@ -113,6 +114,13 @@ def start(candidates, context, workers_module, iterator, number, total):
         teller.close()
         if parcel:
             source.close()
+
+
+def _start_sending(queue):
+    """Starts the thread that its first use would start: where there may be no more threads, that would end the job."""
+    start_thread = getattr(queue, "_start_thread", None)
+    if start_thread is not None:
+        start_thread()
 
 
 @contextlib.contextmanager

@@ -12,6 +12,12 @@ from .outline import own_attributes
 _MAX_PARTS = 10_000
 _MAX_NESTING = 32
 _CGROUPS = "/sys/fs/cgroup"
+# The users of a process that is in no namespace of users.
+_ALL_USERS = ["0", "0", "4294967295"]
+# CAP_SYS_ADMIN and CAP_SYS_RESOURCE.
+_UNLIMITED = 1 << 21 | 1 << 24
+# So many tasks are enough for any number of workers.
+_FEW_TASKS = 10_000
 
 
 def weigh(batch):
@@ -66,12 +72,64 @@ def for_batches(batch):
 def for_workers(pid):
     """How many workers like process `pid` may be added, and a sentence that says why not more."""
     limits = [(_descriptors_free() // 16, "a worker takes some descriptors (ulimit -n)")]
+    # And a thread of training's, which sends it what it is to make.
+    tasks = _threads(pid) + 1
+    for free, where in tasks_free():
+        limits.append((free // (2 * tasks), f"a worker takes {tasks} processes and threads, and {free} are free ({where})"))
     size = _private(pid)
     if size:
         free = memory_free()
         why = f"a worker takes {_native.bytes_in_words(size)} of its own, and {_native.bytes_in_words(free)} of memory are free"
         limits.append((free // (2 * size), why))
     return min(limits)
+
+
+def tasks_free():
+    """How many more processes and threads there may be, by each limit: of the job's group, and of its user."""
+    for folder in _folders("pids"):
+        for limit in _numbers(folder, ("pids.max",)):
+            for used in _numbers(folder, ("pids.current",)):
+                yield max(0, limit - used), "pids.max of the job's cgroup"
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if limit != resource.RLIM_INFINITY and not _is_unlimited():
+        # To count the user's own takes a while where there are many.
+        used = _tasks_of_all()
+        if limit - used < _FEW_TASKS:
+            used = sum(_tasks_of(os.getuid()))
+        yield max(0, limit - used), "ulimit -u"
+
+
+def _is_unlimited():
+    """Whether the kernel does not hold this process to its user's limit: as the machine's root, or one with either of two of its rights."""
+    with open("/proc/self/uid_map") as file:
+        if file.read().split() != _ALL_USERS:
+            return False
+    with open("/proc/self/status") as file:
+        rights = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
+    return os.getuid() == 0 or bool(rights & _UNLIMITED)
+
+
+def _tasks_of_all():
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].split("/")[1])
+
+
+def _tasks_of(user):
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == user:
+                    yield _threads(name)
+            except OSError:
+                # It has ended.
+                continue
+
+
+def _threads(pid):
+    try:
+        return os.stat(f"/proc/{pid}/task").st_nlink - 2
+    except OSError:
+        return 1
 
 
 def memory_free():
@@ -101,19 +159,28 @@ def group_limits():
 def _groups():
     """The folders of this process's memory groups, from its own up, and what has limits and use there. Beyond the second limit the kernel holds up
     processes that ask for more, which comes before the first."""
+    for folder in _folders("memory"):
+        if os.path.exists(os.path.join(folder, "memory.limit_in_bytes")):
+            yield folder, ("memory.limit_in_bytes",), "memory.usage_in_bytes"
+        else:
+            yield folder, ("memory.max", "memory.high"), "memory.current"
+
+
+def _folders(controller):
+    """Those of this process's groups that may have this controller, from its own up, in either version."""
     with open("/proc/self/cgroup") as file:
         mine = [line.strip().split(":", 2) for line in file]
     for _, controllers, path in mine:
         if controllers == "":
-            root, names = _CGROUPS, (("memory.max", "memory.high"), "memory.current")
-        elif "memory" in controllers.split(","):
-            root, names = f"{_CGROUPS}/memory", (("memory.limit_in_bytes",), "memory.usage_in_bytes")
+            root = _CGROUPS
+        elif controller in controllers.split(","):
+            root = f"{_CGROUPS}/{controller}"
         else:
             continue
         # A container may see its own group as the root while its path is the host's: what is not there is passed over.
         folder = os.path.normpath(root + path)
         while folder.startswith(root):
-            yield folder, *names
+            yield folder
             folder = os.path.dirname(folder)
 
 

@@ -8,6 +8,7 @@ class when somebody first turns a knob of its loader, and not before.
 import inspect
 import sys
 
+from . import timeout
 from .added_workers import WorkerSet
 from .candidates import unknown_parameters
 from .knobs import raised_by_signal
@@ -134,10 +135,16 @@ def _resizable(base):
                     return number, data
 
         def _try_get_data(self, *args, **kwargs):
-            unproven = self._stallscope_workers_added.unproven
-            if not unproven.waiting:
-                return super()._try_get_data(*args, **kwargs)
-            return unproven.try_get(self, super()._try_get_data, *args, **kwargs)
+            worker_set, get = self._stallscope_workers_added, super()._try_get_data
+
+            def try_get(*args, **kwargs):
+                if not worker_set.unproven.waiting:
+                    return get(*args, **kwargs)
+                return worker_set.unproven.try_get(self, get, *args, **kwargs)
+
+            if self._timeout > 0 and args == (self._timeout,):
+                return timeout.try_get(worker_set, self, try_get, *args)
+            return try_get(*args, **kwargs)
 
         def _next_data(self):
             worker_set = self._stallscope_workers_added

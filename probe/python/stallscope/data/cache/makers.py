@@ -332,8 +332,7 @@ class _Files:
             data = None
         if data is None:
             return original(*args, **kwargs)
-        name = args[0] if args else kwargs["file"]
-        file = self.maker.handed_out(data, name, lambda: original(*args, **kwargs))
+        file = self.maker.handed_out(data, open_hook.name_of(*args, **kwargs), lambda: original(*args, **kwargs))
         if self.maker.makes_again:
             self.held.append(file)
         return file

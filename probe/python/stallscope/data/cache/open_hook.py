@@ -96,6 +96,11 @@ def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=No
         return None
 
 
+def name_of(file, *args, **kwargs):
+    """With the arguments of `open`: the `name` of the file that it gives."""
+    return os.fspath(file)
+
+
 class Held(io.BytesIO):
     """A file's bytes where the file itself is asked for. `lacked`: what a file has and this has not was asked for, so that
     the caller may have gone another way."""

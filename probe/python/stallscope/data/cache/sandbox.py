@@ -1,6 +1,7 @@
 """Trying something on a data set so that nothing of it is left: no handle, no draw, no count."""
 
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -8,17 +9,17 @@ import json
 import os
 import pickle
 import random
-import select
 import signal
 import socket
 import stat
 import sys
 import time
 import warnings
+from multiprocessing.connection import wait
 
 import torch
 
-from stallscope import _random
+from stallscope import _native, _random
 
 from . import own_children
 from .equality import alike
@@ -29,6 +30,8 @@ from .keys.plain import is_a
 LIMIT_S = 60.0
 # A child that does not run for so long, and waits for a lock, waits for a thread that was not forked with it.
 _STUCK_S = 5.0
+# With it a child ends that writes to memory of which it could have no copy.
+_WROTE_SHARED = 119
 # A data set is looked through for generators so far.
 _MAX_PARTS = 10_000
 
@@ -36,21 +39,21 @@ _MAX_PARTS = 10_000
 def tried(trial, dataset, start_method, *more, cut_off=False):
     """`trial(dataset, *more)`, which gives plain data; {"why": …} where it could not be tried.
 
-    Where workers are started otherwise than by a fork, on a copy, as they get one. Else in a forked child: whatever a sample
-    opens for good must not be shared with workers, and what it counts or draws must not show in training's own samples. `cut_off`: whether that child
-    has none of the job's connections to elsewhere."""
-    if start_method in (None, "fork"):
-        with _offsets_kept(dataset), own_children.unheard():
-            return _in_child(trial, dataset, more, cut_off)
-    put_back = generators(dataset)
+    In a forked child with memory of its own, however workers are started: whatever a sample opens for good must not be shared with workers, what it
+    counts or draws must not show in training's own samples, and what it does to its process must not be done to the job. Where workers are not
+    forked, on a copy, as they get one. `cut_off`: whether that child has none of the job's connections to elsewhere."""
+    if start_method not in (None, "fork"):
+        trial = functools.partial(_on_a_copy, trial)
+    with _offsets_kept(dataset), own_children.unheard():
+        return _in_child(trial, dataset, more, cut_off)
+
+
+def _on_a_copy(trial, dataset, *more):
     try:
-        try:
-            dataset = pickle.loads(pickle.dumps(dataset))
-        except Exception as error:
-            return {"why": f"no copy of it can be made to be tried ({type(error).__name__}: {error})"}
-        return trial(dataset, *more)
-    finally:
-        put_back()
+        dataset = pickle.loads(pickle.dumps(dataset))
+    except Exception as error:
+        return {"why": f"no copy of it can be made to be tried ({type(error).__name__}: {error})"}
+    return trial(dataset, *more)
 
 
 @contextlib.contextmanager
@@ -121,12 +124,14 @@ def _in_child(trial, dataset, more, cut_off):
         return {"why": "its samples waited on trial for a lock that a thread of the job, or another process, has"}
     finally:
         os.close(reading)
-        _end(child)
+        exit_code = _end(child)
     if outcome is None:
         return {"why": f"its samples took more than {LIMIT_S:.0f} seconds on trial"}
     try:
         return json.loads(outcome)
     except ValueError:
+        if exit_code == _WROTE_SHARED:
+            return {"why": "its samples write to memory that processes share, of which their trial can have no copy"}
         return {"why": "the process that tried it died"}
 
 
@@ -153,13 +158,21 @@ def _as_child(trial, dataset, more, writing, cut_off):
             os.dup2(null, connection)
         torch.set_num_threads(1)
         with io.FileIO(writing, "w") as pipe:
-            outcome = json.dumps(trial(dataset, *more)).encode()
+            outcome = json.dumps(_apart(trial, dataset, *more)).encode()
             while outcome:
                 outcome = outcome[pipe.write(outcome) :]
     except BaseException:
         pass
     finally:
         os._exit(0)
+
+
+def _apart(trial, *more):
+    try:
+        _native.own_shared_memory(_WROTE_SHARED)
+    except OSError as error:
+        return {"why": f"memory that it shares cannot be kept from its trial ({error})"}
+    return trial(*more)
 
 
 def _connections():
@@ -211,8 +224,7 @@ class _Watch:
 def _until_closed(reading, watch):
     deadline, outcome = time.monotonic() + LIMIT_S, b""
     while True:
-        ready, _, _ = select.select([reading], [], [], max(0, min(1, deadline - time.monotonic())))
-        if not ready:
+        if not wait([reading], max(0, min(1, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 return None
             watch.look()
@@ -224,11 +236,13 @@ def _until_closed(reading, watch):
 
 
 def _end(child):
+    """Ends it, where it has not ended; its exit code, if it has one."""
     try:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
     except (ProcessLookupError, ChildProcessError):
-        pass
+        return None
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
 
 
 def _found(dataset):

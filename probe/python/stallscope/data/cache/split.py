@@ -165,7 +165,7 @@ class _Watch:
         self.paths.append(path)
         if path not in self.held:
             return original(*args, **kwargs)
-        self.given.append(_Reached(self.held[path], path))
+        self.given.append(_Reached(self.held[path], open_hook.name_of(*args, **kwargs)))
         return self.given[-1]
 
     def why(self, index):

@@ -8,11 +8,11 @@ at any moment.
 import gc
 import os
 import random
-import select
 import signal
 import stat
 import time
 from functools import partial
+from multiprocessing.connection import wait
 
 import torch
 import torch.utils.data
@@ -103,8 +103,7 @@ class Beginning:
 
 def _serve(number, parent, pipe, shared, group, fetcher):
     while number < shared.wanted and group == shared.group and os.getppid() == parent:
-        ready, _, _ = select.select([pipe], [], [], _LOOK_S)
-        if not ready:
+        if not wait([pipe], _LOOK_S):
             continue
         try:
             # All that is written is of 8 bytes or a multiple, and so is all that is read.
