@@ -87,6 +87,52 @@ fn users_are_heard_while_the_launcher_is_busy() {
     end(&socket);
 }
 
+/// Of this thread alone, for good.
+fn become_user(uid: u32) {
+    // SAFETY: without the C library, which would have all threads become that user.
+    unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+}
+
+#[test]
+fn who_calls_without_end_has_to_wait_and_others_do_not() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (socket, _launcher) = serving("storm");
+    std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let hello = JobHello { name: "n".repeat(200), owner: Some(SOMEBODY), ..JobHello::default() };
+    let jobs: Vec<_> = (0..100).map(|_| call(&socket, NodeClient::Job(hello.clone()))).collect();
+    let of = |uid: u32| {
+        let socket = socket.clone();
+        move || {
+            become_user(uid);
+            asked(&socket)
+        }
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut calls = 0;
+    std::thread::scope(|threads| {
+        while threads.spawn(of(SOMEBODY)).join().unwrap() {
+            calls += 1;
+            assert!(Instant::now() < until, "{calls} calls were answered");
+        }
+        assert!(threads.spawn(of(SOMEBODY + 1)).join().unwrap(), "another user after {calls} calls");
+    });
+    assert!(asked(&socket), "root");
+    drop(jobs);
+    end(&socket);
+}
+
+/// Whether there was an answer.
+fn asked(socket: &Path) -> bool {
+    let mut stream = StdReader::new(StdStream::connect(socket).unwrap());
+    let hello = stallscope_wire::encode(&NodeHello { stallscope: VERSION, client: NodeClient::List });
+    // It may have been hung up on already.
+    let _ = stream.get_mut().write_all(&hello);
+    let mut answer = Vec::new();
+    stream.read_until(b'\n', &mut answer).is_ok_and(|read| read > 0)
+}
+
 #[test]
 fn a_job_is_a_process_that_the_caller_has_started() {
     let (socket, mut launcher) = serving("foreign");
