@@ -300,12 +300,12 @@ mod tests {
             fs::read(format!("/proc/{pid}/cmdline")).ok()
         });
         let mut job = Job::start();
-        let (told, looked) = std::sync::mpsc::channel();
+        let (done, looked) = std::sync::mpsc::channel();
         let root = job.0.id();
         std::thread::spawn(move || {
             let mut finder = Finder { readers, ..Finder::default() };
             while !finder.look().iter().any(|found| found.process.0 == root) {}
-            told.send(finder.held_up()).unwrap();
+            done.send(finder.held_up()).unwrap();
         });
         let held_up =
             looked.recv_timeout(std::time::Duration::from_secs(60)).expect("it never looked to the end");

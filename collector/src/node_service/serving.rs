@@ -259,7 +259,7 @@ async fn look(is_on: Arc<AtomicBool>, mut finder: Finder, events: mpsc::Sender<E
     }
 }
 
-/// The user's number alone: a directory service may not answer, and this is said in the service's one loop.
+/// The user's number alone: a directory service may not answer, and this is printed in the service's one loop.
 fn not_searched(HeldUp { payer, pid }: HeldUp) -> String {
     format!(
         "processes of user {payer} are not searched for jobs until process {pid} lets its command line be read: its memory is \
@@ -280,8 +280,7 @@ fn take_up(
     let (of_all, of_user) =
         (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
     let is_root = peer.uid() == 0;
-    // Whose user has had their turn may call again.
-    if !is_root && (of_user >= most_of_a_user(of_all, places) || !share.has(payer)) {
+    if !is_root && of_user >= most_of_a_user(of_all, places) {
         return;
     }
     *connections.entry(payer).or_default() += 1;
@@ -297,6 +296,9 @@ fn take_up(
 /// One connection from its greeting to its end.
 async fn hear(stream: UnixStream, peer: UCred, payer: u32, events: &mpsc::Sender<Event>, share: &Share) {
     let of = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    // Before it is known to have hung up: those of a user who connects without end take up that user's places, and what comes
+    // beyond them costs next to nothing.
+    share.turn(payer).await;
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read);
     let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };

@@ -36,8 +36,14 @@ impl Default for Readers {
 #[derive(Debug)]
 struct Reader {
     thread: JoinHandle<()>,
-    /// The process that it reads of.
+    /// The process that it reads of; 0: it has read all.
     at: Arc<AtomicU32>,
+}
+
+impl Reader {
+    fn is_at_work(&self) -> bool {
+        !self.thread.is_finished() && self.at.load(Ordering::Acquire) != 0
+    }
 }
 
 /// A user whose processes are not looked at, as this one holds up who does.
@@ -54,22 +60,23 @@ impl Readers {
 
     /// The command lines of these processes, by process, as far as they can be had.
     pub(super) fn read(&mut self, of: BTreeMap<u32, Vec<u32>>) -> BTreeMap<u32, Vec<u8>> {
-        self.at_work.retain(|_, reader| !reader.thread.is_finished());
+        self.at_work.retain(|_, reader| reader.is_at_work());
         let (send, receive) = mpsc::channel();
         for (payer, pids) in of {
             if self.at_work.contains_key(&payer) || self.at_work.len() >= MOST_THREADS {
                 continue;
             }
-            let (send, at) = (send.clone(), Arc::new(AtomicU32::new(0)));
+            let (send, at) = (send.clone(), Arc::new(AtomicU32::new(u32::MAX)));
             let (reading, read) = (Arc::clone(&at), self.reads);
             let reads = move || {
                 for pid in pids {
                     reading.store(pid, Ordering::Relaxed);
                     // Nobody listens any more where it took too long.
                     if send.send((pid, read(pid))).is_err() {
-                        return;
+                        break;
                     }
                 }
+                reading.store(0, Ordering::Release);
             };
             let thread = std::thread::Builder::new().name("command lines".into()).stack_size(STACK_BYTES);
             if let Ok(thread) = thread.spawn(reads) {
@@ -88,7 +95,7 @@ impl Readers {
     /// Those who hold a thread up longer than a look waits, each once.
     pub(super) fn held_up(&mut self) -> Vec<HeldUp> {
         let Readers { at_work, named, .. } = self;
-        let waiting = at_work.iter().filter(|(_, reader)| !reader.thread.is_finished());
+        let waiting = at_work.iter().filter(|(_, reader)| reader.is_at_work());
         let news = waiting.filter(|(payer, _)| named.insert(**payer));
         news.map(|(payer, reader)| HeldUp { payer: *payer, pid: reader.at.load(Ordering::Relaxed) }).collect()
     }

@@ -11,7 +11,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 pub(super) struct Share(Arc<Mutex<CpuShares>>);
 
 impl Share {
-    pub(super) fn has(&self, payer: u32) -> bool {
+    fn has(&self, payer: u32) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).has(payer)
     }
 
@@ -28,5 +28,29 @@ impl Share {
         while !self.has(payer) {
             tokio::time::sleep(AGAIN).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_had_their_share_waits_and_others_do_not() {
+        let share = Share::default();
+        for uid in [0, 7] {
+            // It has half a second at once.
+            share.0.lock().unwrap_or_else(PoisonError::into_inner).took(uid, Duration::from_millis(900));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            tokio::select! {
+                biased;
+                () = share.turn(7) => panic!("at a fifth of the time it has none for two seconds"),
+                () = share.turn(8) => {}
+            }
+            share.turn(0).await;
+            share.turn(7).await;
+        });
     }
 }
