@@ -85,6 +85,9 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
     assert!(open.iter().all(none_of_ours), "{open:?}");
     let environment = std::fs::read(format!("/proc/{}/environ", running[0])).unwrap();
     assert_eq!(text(&environment), "");
+    // Without memory it ends before what serves all users.
+    let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", running[0])).unwrap();
+    assert_eq!(score.trim(), "500");
     // A closed terminal of the launcher is no signal to it.
     assert_eq!(field(running[0], "NSpgid:"), running[0].to_string());
     // Its user may not look into it, and have it do something else where the service's limits are in force and not their own.

@@ -211,3 +211,50 @@ fn what_cannot_be_mounted_has_a_sentence() {
         assert!(text(&output.stderr).contains("no pack is mounted on"), "{}", text(&output.stderr));
     }
 }
+
+/// Another user who may put a link on the way of root's command could have any pack's mount ended, or any empty folder covered.
+#[test]
+fn another_users_link_leads_to_no_mount() {
+    if !can_mount("another_users_link_leads_to_no_mount") {
+        return;
+    }
+    let sandbox = packed("mount-link");
+    let (link, empty) = (sandbox.path("link"), sandbox.path("empty"));
+    std::os::unix::fs::symlink("empty", &link).unwrap();
+    fs::create_dir(&empty).unwrap();
+    std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
+    let refused = sandbox.run(&["pack", "mount", "set.pack", "link"]);
+    assert!(text(&refused.stderr).contains("another user's link leads to link"), "{}", text(&refused.stderr));
+    assert!(!is_listed(&empty));
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("at", &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
+    let mut mounted = Mounted::at(&sandbox);
+    let refused = sandbox.run(&["pack", "unmount", "link"]);
+    assert!(text(&refused.stderr).contains("another user's link leads to link"), "{}", text(&refused.stderr));
+    assert!(is_listed(&sandbox.path("at")));
+    // Root's own.
+    std::os::unix::fs::lchown(&link, Some(0), Some(0)).unwrap();
+    is_done(&sandbox.run(&["pack", "unmount", "link"]));
+    assert!(mounted.server.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_server_ends_its_own_mount_wherever_its_path_leads_by_then() {
+    if !can_mount("a_server_ends_its_own_mount_wherever_its_path_leads_by_then") {
+        return;
+    }
+    let sandbox = packed("mount-moved");
+    fs::create_dir_all(sandbox.path("theirs/at")).unwrap();
+    let mounted = Mounted::at(&sandbox);
+    let mut command = sandbox.stallscope(&["pack", "mount", "set.pack", "theirs/at"]);
+    let mut moved = Killed(command.stderr(Stdio::null()).spawn().unwrap());
+    wait_until("it is mounted", || is_listed(&sandbox.path("theirs/at")));
+    fs::rename(sandbox.path("theirs"), sandbox.path("away")).unwrap();
+    std::os::unix::fs::symlink(sandbox.path(""), sandbox.path("theirs")).unwrap();
+    signal(moved.0.id(), "INT");
+    wait_until("it is not mounted", || !is_listed(&sandbox.path("away/at")));
+    assert!(moved.0.wait().unwrap().success());
+    assert!(is_listed(&sandbox.path("at")), "the other pack's");
+    drop(mounted);
+}

@@ -1,5 +1,6 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
+use crate::outbox::Outbox;
 use crate::watch_audit::Watch;
 use rustix::event::PollFlags;
 use stallscope_abi::files::FileKey;
@@ -7,7 +8,7 @@ use stallscope_abi::kernel::{MAX_TASKS, Record, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Still, Waits};
 use stallscope_wire::{Reply, frame, frame::Tag};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -23,10 +24,11 @@ const LINE_LIMIT_BYTES: usize = 4096;
 /// Lines of a connection: a hello, and a process to watch each. More is a mistake or an attack.
 const MOST_LINES: u32 = 256;
 
-/// What waits for all callers of a user that do not read; beyond it records are dropped and counted. A share of it is one
-/// caller's, at least and at most so much.
-const BACKLOG_BYTES: usize = 64 << 20;
-const BACKLOG_SHARE_BYTES: (usize, usize) = (1 << 20, 16 << 20);
+/// What waits for a caller that does not read, at least and at most; beyond it records are dropped and counted.
+const BACKLOG_BYTES: (usize, usize) = (64 << 10, 16 << 20);
+
+/// What a socket may hold besides.
+const SOCKET_BYTES: usize = 256 << 10;
 
 /// Why a caller lost records of its own.
 pub(crate) const TOO_SLOW: &str = "kernel collector too slow";
@@ -49,7 +51,7 @@ pub(crate) struct Caller {
     begun: Instant,
     inbox: Vec<u8>,
     lines: u32,
-    out: Vec<u8>,
+    out: Outbox,
     backlog_limit_bytes: usize,
     /// Roots of the trees that it watches, with the `start_boottime` of each; empty until its request has come.
     pub(crate) roots: HashMap<u32, u64>,
@@ -85,8 +87,8 @@ impl Caller {
             begun: Instant::now(),
             inbox: Vec::new(),
             lines: 0,
-            out: Vec::new(),
-            backlog_limit_bytes: BACKLOG_SHARE_BYTES.1,
+            out: Outbox::default(),
+            backlog_limit_bytes: BACKLOG_BYTES.1,
             roots: HashMap::new(),
             orphans: BTreeSet::new(),
             syscalls: None,
@@ -166,7 +168,7 @@ impl Caller {
     }
 
     pub(crate) fn say(&mut self, reply: &Reply) {
-        self.out.extend_from_slice(&stallscope_wire::encode(reply));
+        self.out.end().extend_from_slice(&stallscope_wire::encode(reply));
     }
 
     /// Tells why there is nothing to be had, and hangs up.
@@ -223,10 +225,14 @@ impl Caller {
         }
     }
 
-    /// Gives it its share of what a user may leave lying, being one of `callers` of its user.
-    pub(crate) fn share_backlog(&mut self, callers: usize) {
-        let (least, most) = BACKLOG_SHARE_BYTES;
-        self.backlog_limit_bytes = (BACKLOG_BYTES / callers.max(1)).clamp(least, most);
+    /// What is kept in memory until it reads.
+    pub(crate) fn backlog_bytes(&self) -> usize {
+        if self.out.is_empty() { 0 } else { self.out.len() + SOCKET_BYTES }
+    }
+
+    pub(crate) fn limit_backlog(&mut self, bytes: usize) {
+        let (least, most) = BACKLOG_BYTES;
+        self.backlog_limit_bytes = bytes.clamp(least, most);
     }
 
     pub(crate) fn push(&mut self, tag: Tag, payload: &[u8]) {
@@ -234,7 +240,7 @@ impl Caller {
             self.dropped += 1;
             self.knows_slots = false;
         } else {
-            frame::push(&mut self.out, tag, payload);
+            frame::push(self.out.end(), tag, payload);
         }
     }
 
@@ -300,17 +306,7 @@ impl Caller {
     }
 
     pub(crate) fn flush(&mut self) {
-        let mut sent = 0;
-        while sent < self.out.len() && !self.gone {
-            match self.stream.write(&self.out[sent..]) {
-                Ok(0) => self.gone = true,
-                Ok(written) => sent += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.gone = true,
-            }
-        }
-        self.out.drain(..sent);
+        self.gone |= !self.out.flush(&self.stream);
         self.gone |= self.closing && (self.out.is_empty() || self.begun.elapsed() > GOODBYE);
     }
 }
@@ -327,7 +323,7 @@ mod tests {
     fn caller() -> Caller {
         let (ours, _) = UnixStream::pair().unwrap();
         let mut caller = Caller::new(ours).unwrap();
-        (caller.uid, caller.reader, caller.out) = (MIRA, MIRA, Vec::new());
+        (caller.uid, caller.reader) = (MIRA, MIRA);
         caller
     }
 

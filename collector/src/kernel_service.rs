@@ -64,6 +64,8 @@ pub(crate) struct Service<K> {
     behind: bool,
     /// For connections.
     pub(crate) places: usize,
+    /// For all that waits to be read.
+    pub(crate) backlog_bytes: usize,
     /// When callers are taken up again.
     accept_again: Instant,
     /// When something last came of each user who is charged.
@@ -92,6 +94,7 @@ impl<K: KernelSide> Service<K> {
             files_sent: Instant::now(),
             behind: false,
             places: usize::MAX,
+            backlog_bytes: connections::BACKLOG,
             accept_again: Instant::now(),
             heard: HashMap::new(),
         }
@@ -101,9 +104,15 @@ impl<K: KernelSide> Service<K> {
     pub(crate) fn hand_out(&mut self, round_is_due: bool) {
         if round_is_due {
             self.last_round = Instant::now();
+            self.share_backlogs();
             self.round();
         }
-        self.callers.iter_mut().for_each(Caller::flush);
+        let Service { callers, shares, .. } = self;
+        for caller in callers {
+            let begun = Instant::now();
+            caller.flush();
+            shares.took(caller.payer, begun.elapsed());
+        }
         self.forget_gone();
     }
 

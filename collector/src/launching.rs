@@ -11,6 +11,7 @@ pub use session::{SessionEnd, SessionOptions, session};
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CapabilitySet, set_no_new_privs};
+use stallscope_ebpf::Subordinates;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -25,16 +26,20 @@ use tokio::process::{ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// More sessions at once are refused, of all users and of one.
+/// More at once are refused, of all users and of one, with all ids that are subordinate to theirs: sessions, each of which takes
+/// some 10 MB, and collectors, of which one counts as five. One user's fit into what the unit allows (`MemoryMax=`).
 const SESSIONS: usize = 1024;
 const OF_A_USER: usize = 256;
+const OF_A_COLLECTOR: usize = 5;
 
 /// What the launcher keeps of root's privileges.
 pub(crate) const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
 
 /// A session that has not ended yet. Its user may have stopped it (SIGSTOP), and then it does not end when it should.
 struct Running {
-    uid: u32,
+    payer: u32,
+    /// Sessions as which it counts.
+    weight: usize,
     /// The session ends itself when nobody holds this any more.
     stdin: Option<ChildStdin>,
 }
@@ -45,7 +50,12 @@ struct Running {
 ///
 /// # Errors
 /// The service is gone, or there is no more of what a process takes.
-pub(crate) fn serve(service: StdStream, ends_with_stdin: bool, recordings: Option<&Path>) -> Result<()> {
+pub(crate) fn serve(
+    service: StdStream,
+    subordinates: &Subordinates,
+    ends_with_stdin: bool,
+    recordings: Option<&Path>,
+) -> Result<()> {
     set_no_new_privs(true).context("sessions could gain privileges")?;
     service.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -67,12 +77,15 @@ pub(crate) fn serve(service: StdStream, ends_with_stdin: bool, recordings: Optio
                     message = Box::pin(ToLauncher::read(&mut from_service));
                     match read {
                         ToLauncher::Start(start) => {
-                            let of = Of { id: start.id, uid: start.uid, pid: start.pid };
+                            let payer = subordinates.payer(start.uid);
+                            let of = Of { id: start.id, uid: start.uid, payer, weight: 1, pid: start.pid };
                             let words = |gid| SessionOptions::of(&start, gid).words().map(OsString::from).to_vec();
                             start_one(of, words, &mut sessions, &sender)
                         }
                         ToLauncher::Collect(collect) => {
-                            let of = Of { id: collect.id, uid: collect.uid, pid: collect.pid };
+                            let payer = subordinates.payer(collect.uid);
+                            let (id, uid, pid) = (collect.id, collect.uid, collect.pid);
+                            let of = Of { id, uid, payer, weight: OF_A_COLLECTOR, pid };
                             let words = |gid| CollectOptions::of(&collect, gid, recordings).words();
                             start_one(of, words, &mut sessions, &sender)
                         }
@@ -111,12 +124,22 @@ async fn next_byte(stdin: &mut Option<pipe::Receiver>) -> Option<u8> {
     }
 }
 
-/// Whose process is to be started: number `id` of the service, for a job of user `uid` with process `pid`.
+/// Whose process is to be started: number `id` of the service, for a job of user `uid` with process `pid`, charged to `payer`.
 #[derive(Clone, Copy, Debug)]
 struct Of {
     id: u64,
     uid: u32,
+    payer: u32,
+    weight: usize,
     pid: u32,
+}
+
+/// A user may have fewer than are still free: users who take all that they may leave some to the next.
+fn has_place(of: Of, sessions: &BTreeMap<u64, Running>) -> bool {
+    let weights = sessions.values().map(|session| session.weight);
+    let of_user = sessions.values().filter(|session| session.payer == of.payer).map(|session| session.weight);
+    let most = OF_A_USER.min(SESSIONS.saturating_sub(weights.sum()));
+    of_user.sum::<usize>() + of.weight <= most && !sessions.contains_key(&of.id)
 }
 
 /// Starts this program with the words that a group's number gives.
@@ -126,15 +149,14 @@ fn start_one(
     sessions: &mut BTreeMap<u64, Running>,
     ended: &mpsc::Sender<FromLauncher>,
 ) -> Option<FromLauncher> {
-    let Of { id, uid, .. } = of;
+    let Of { id, payer, weight, .. } = of;
     let failed = Some(FromLauncher::Ended { id, code: i32::from(SessionEnd::Failed.code()) });
-    let of_user = sessions.values().filter(|session| session.uid == uid).count();
-    if sessions.len() >= SESSIONS || of_user >= OF_A_USER || sessions.contains_key(&id) {
+    if !has_place(of, sessions) {
         return failed;
     }
     let started = command(of, words).and_then(|mut command| Ok(command.spawn()?));
     let Ok(mut child) = started else { return failed };
-    sessions.insert(id, Running { uid, stdin: child.stdin.take() });
+    sessions.insert(id, Running { payer, weight, stdin: child.stdin.take() });
     let ended = ended.clone();
     tokio::spawn(async move {
         let status = child.wait().await;
@@ -198,7 +220,8 @@ mod tests {
         }
 
         fn has_session(&self) -> bool {
-            command(Of { id: 1, uid: NOBODY, pid: self.0.id() }, |_| Vec::new()).is_ok()
+            command(Of { id: 1, uid: NOBODY, payer: NOBODY, weight: 1, pid: self.0.id() }, |_| Vec::new())
+                .is_ok()
         }
     }
 
@@ -207,6 +230,28 @@ mod tests {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+
+    #[test]
+    fn one_user_with_all_subordinate_ids_leaves_sessions_to_others() {
+        let subordinates = Subordinates::parse(b"7:100000:65536", b"");
+        let taken = |uids: &[u32]| -> BTreeMap<u64, Running> {
+            let running = |uid: &u32| Running { payer: subordinates.payer(*uid), weight: 1, stdin: None };
+            (0..).zip(uids.iter().map(running)).collect()
+        };
+        let has_place = |uid: u32, sessions: &BTreeMap<u64, Running>| {
+            let of = Of { id: u64::MAX, uid, payer: subordinates.payer(uid), weight: OF_A_COLLECTOR, pid: 0 };
+            has_place(of, sessions)
+        };
+        let own: Vec<u32> = (100_000..100_256).collect();
+        let sessions = taken(&own);
+        assert!(!has_place(7, &sessions) && !has_place(165_000, &sessions));
+        assert!(has_place(8, &sessions));
+        // Users with all that they may have.
+        let sessions = taken(&[[8; 256], [9; 256], [10; 256]].concat());
+        assert!(!has_place(8, &sessions) && has_place(11, &sessions));
+        let sessions = taken(&[[8; 256], [9; 256], [10; 256], [11; 256]].concat()[..900]);
+        assert!(!has_place(11, &sessions) && has_place(12, &sessions));
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod node_service;
 mod node_socket;
 mod notify;
 mod options;
+mod outbox;
 mod package;
 mod policy;
 mod private_mounts;

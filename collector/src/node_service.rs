@@ -95,9 +95,10 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
             unsafe { libc::_exit(i32::from(done.is_err())) }
         }
         ForkResult::Parent { .. } => {
+            let subordinates = book.subordinates().clone();
             drop((theirs, bound, book));
             keep_capabilities(KEPT).context("the launcher cannot give away its capabilities")?;
-            launching::serve(ours, ends_with_stdin, recordings.as_deref())
+            launching::serve(ours, &subordinates, ends_with_stdin, recordings.as_deref())
         }
     }
 }

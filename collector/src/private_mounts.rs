@@ -8,7 +8,7 @@
 use crate::options::PrivateMount;
 use crate::sudo::{self, Caller};
 use anyhow::{Context, Result, bail};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,8 @@ pub(crate) struct PrivateMounts {
 
 #[derive(Debug)]
 struct Prepared {
-    target: CString,
+    /// The names on the way to it.
+    target: Vec<CString>,
     source: CString,
     fs_type: CString,
     data: CString,
@@ -125,7 +126,7 @@ impl PrivateMounts {
             device.as_raw_fd()
         );
         self.prepared.push(Prepared {
-            target: CString::new(target.as_os_str().as_bytes())?,
+            target: names_of(&target)?,
             source: CString::new(mount.source.as_os_str().as_bytes())?,
             fs_type: CString::new(mount.fs_type.as_str())?,
             data: CString::new(data)?,
@@ -226,16 +227,21 @@ impl Prepared {
         let data: &CStr = &self.data;
         let on = |target: &CStr| mount(self.source.as_c_str(), target, self.fs_type.as_c_str(), flags, data);
         // There was no link on the way when it was looked at, and by one that is there now it would hide something else.
-        let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match openat2(CWD, self.target.as_c_str(), itself, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            Ok(folder) => on(CStr::from_bytes_until_nul(&path_of(&folder)).unwrap_or(c""))?,
-            // An old kernel, or a container that knows nothing of this call.
-            Err(Errno::NOSYS | Errno::PERM) => on(&self.target)?,
-            Err(error) => return Err(error),
+        let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut folder = open(c"/", itself, Mode::empty())?;
+        for part in &self.target {
+            folder = openat(&folder, part.as_c_str(), itself, Mode::empty())?;
         }
+        on(CStr::from_bytes_until_nul(&path_of(&folder)).unwrap_or(c""))?;
         // From now on its server is answered by the kernel.
         rustix::io::write(&self.server, b"\n").map(|_| ())
     }
+}
+
+/// Of an absolute path without links.
+fn names_of(path: &Path) -> Result<Vec<CString>> {
+    let names = path.components().filter(|part| matches!(part, Component::Normal(_)));
+    names.map(|name| Ok(CString::new(name.as_os_str().as_bytes())?)).collect()
 }
 
 /// A path to what is open, that ends with a 0. Made without memory from anywhere, as between fork and exec.

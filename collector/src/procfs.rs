@@ -1,5 +1,11 @@
 //! What files of /proc say of a process. The readers of text take any bytes: what they do not understand is `None`.
 
+mod opened;
+#[cfg(test)]
+pub(crate) mod staged;
+
+pub(crate) use opened::Opened;
+
 use crate::host;
 use rustix::param::{clock_ticks_per_second, page_size};
 use stallscope_ledger::HostCpus;
@@ -236,6 +242,19 @@ pub(crate) fn pressure_in(pressure: &str) -> Option<f64> {
     (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
 }
 
+#[cfg(fuzzing)]
+pub(crate) fn read_any(text: &str) {
+    ticks_in(text);
+    resident_in(text, u64::MAX);
+    kib_of(text, "Pss:");
+    limit_in(text, "Max open files");
+    pressure_in(text);
+    if let (Some(one), Some(other)) = (cpu_ticks_in(text), cpu_ticks_in(&text.replace('1', "2"))) {
+        one.stolen_share_since(&other);
+    }
+    variable(text.as_bytes(), "A");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,63 +288,11 @@ mod tests {
         }
     }
 
-    /// What `prctl(PR_SET_MM_MAP)` takes.
-    #[repr(C)]
-    struct Places {
-        /// Code, data, heap, stack, arguments and environment: where each begins and ends, but for the stack, which only begins.
-        places: [u64; 11],
-        auxiliary: u64,
-        auxiliary_bytes: u32,
-        program: u32,
-    }
-
     #[test]
     fn of_what_a_process_says_of_itself_a_part_is_read() {
         let bytes = 64 << 20;
-        let stat = fs::read_to_string("/proc/self/stat").unwrap();
-        let fields: Vec<u64> = stat
-            .rsplit_once(')')
-            .unwrap()
-            .1
-            .split_whitespace()
-            .map(|field| field.parse().unwrap_or(0))
-            .collect();
-        let field = |number: usize| fields[number - 3];
-        // SAFETY: a mapping of its own, sbrk(0) only asks, and the child makes two system calls.
-        let child = unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) as u64;
-            let (until, heap) = (at + bytes as u64, libc::sbrk(0) as u64);
-            let places = [
-                field(26),
-                field(27),
-                field(45),
-                field(46),
-                field(47),
-                heap,
-                field(28),
-                at,
-                until,
-                at,
-                until,
-            ];
-            let lie = Places { places, auxiliary: 0, auxiliary_bytes: 0, program: u32::MAX };
-            let child = libc::fork();
-            if child == 0 {
-                libc::prctl(libc::PR_SET_MM, libc::PR_SET_MM_MAP, &raw const lie, size_of::<Places>(), 0);
-                libc::kill(libc::getpid(), libc::SIGSTOP);
-                libc::_exit(0);
-            }
-            libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED);
-            child
-        };
-        let environment = environment(child as u32).unwrap();
-        let words = command(child as u32);
-        // SAFETY: ends the child and takes its status.
-        unsafe {
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
+        let child = staged::Staged::with_words_at(staged::mapped(bytes), bytes as u64, || {});
+        let (environment, words) = (environment(child.0).unwrap(), command(child.0));
         assert!(environment.len() as u64 <= MOST_BYTES, "{}", environment.len());
         assert!(words.iter().map(String::len).sum::<usize>() as u64 <= MOST_BYTES);
     }

@@ -5,13 +5,14 @@
 
 mod blocked;
 
+#[cfg(fuzzing)]
+pub(crate) use self::blocked::read_any;
 use self::blocked::{Doing, doing};
 use crate::procfs;
 use stallscope_ledger::Silence;
 use stallscope_model::{Diagnosis, Remedy, RemedyKind};
 use stallscope_units::duration_in_words;
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -193,10 +194,7 @@ fn looked_at(silence: &Silence, uid: u32) -> (String, String) {
 
 /// What the trainer and its workers do, those first that something outside of the job holds up; and what to do.
 fn named(silence: &Silence, uid: u32) -> (String, String) {
-    let seen = |pid: u32| {
-        let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        (owner == uid).then(|| doing(pid)).flatten()
-    };
+    let seen = |pid: u32| doing(pid, uid);
     let mut workers: Vec<(String, Doing)> = silence
         .workers
         .iter()

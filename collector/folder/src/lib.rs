@@ -57,6 +57,12 @@ impl AsFd for Folder {
     }
 }
 
+impl From<Folder> for OwnedFd {
+    fn from(folder: Folder) -> OwnedFd {
+        folder.opened
+    }
+}
+
 impl Folder {
     /// Opens the folder at `path`. Links of this user and of root lead on.
     ///

@@ -68,10 +68,10 @@ impl Mounts {
 
 /// Type and mount point of the file system that a process has a descriptor's file open on. Asks no file system: one that
 /// hangs does not hold this up.
-pub(crate) fn mounted_at(pid: u32, descriptor: u64) -> Option<(String, String)> {
-    let info = procfs::text(pid, &format!("fdinfo/{descriptor}"))?;
+pub(crate) fn mounted_at(process: &procfs::Opened, descriptor: u64) -> Option<(String, String)> {
+    let info = process.text(&format!("fdinfo/{descriptor}"))?;
     let id: u32 = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
-    let table = procfs::beginning(pid, "mountinfo", MOST_BYTES)?;
+    let table = process.beginning("mountinfo", MOST_BYTES)?;
     let mount = table.split(|byte| *byte == b'\n').filter_map(parse).find(|mount| mount.id == id)?;
     Some((mount.fs_type, mount.point))
 }
@@ -112,6 +112,13 @@ fn unescaped(field: &[u8]) -> String {
         }
     }
     super::printable(&bytes)
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn read_any(table: &[u8]) {
+    for mount in table.split(|byte| *byte == b'\n').filter_map(parse) {
+        assert!(!mount.point.chars().any(char::is_control));
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,11 @@ const TREES_A_CALLER: usize = 64;
 const TREES_A_USER: usize = 256;
 const CALLERS_A_TREE: usize = 4;
 
+/// What may wait for all callers of one user that do not read, and for those of all: with what else the service has it is
+/// less than its unit allows (`MemoryMax=`), or one user's callers would end it for all.
+const BACKLOG_A_USER: usize = 64 << 20;
+pub(super) const BACKLOG: usize = 512 << 20;
+
 /// Connections of a user that wait to read why they are refused; beyond them the end is all that they see.
 const REFUSED_A_USER: usize = 8;
 
@@ -135,11 +140,14 @@ impl<K: KernelSide> Service<K> {
         self.share_backlogs();
     }
 
-    /// One user's callers share what that user may leave lying.
-    fn share_backlogs(&mut self) {
+    /// One user's callers share what that user may leave lying, and that is no more than is still free: users who take all that they
+    /// may leave some to the next.
+    pub(crate) fn share_backlogs(&mut self) {
         let mut of_user: HashMap<u32, usize> = HashMap::new();
         self.callers.iter().for_each(|caller| *of_user.entry(caller.payer).or_default() += 1);
-        self.callers.iter_mut().for_each(|caller| caller.share_backlog(of_user[&caller.payer]));
+        let held: usize = self.callers.iter().map(Caller::backlog_bytes).sum();
+        let of_each = BACKLOG_A_USER.min(self.backlog_bytes.saturating_sub(held));
+        self.callers.iter_mut().for_each(|caller| caller.limit_backlog(of_each / of_user[&caller.payer]));
     }
 
     /// Does what callers ask, or tells them why not.

@@ -1,11 +1,12 @@
 //! The service with a model for a kernel.
 
 use super::connections::HEAR_AGAIN_AFTER;
+use crate::caller::Caller;
 use crate::cpu_share::CpuShares;
 use crate::service_bench::{ServiceBench, hello};
 use proptest::prelude::*;
 use stallscope_abi::kernel::MAX_TASKS;
-use stallscope_wire::{Request, encode};
+use stallscope_wire::{Request, encode, frame::Tag};
 use std::time::{Duration, Instant};
 
 const MIRA: u32 = 4242;
@@ -82,6 +83,26 @@ fn users_who_take_all_connections_that_they_may_leave_some_to_others() {
     }
     (0..10).for_each(|_| bench.connect(0));
     assert_eq!(bench.service.callers.len(), 104, "root runs it");
+    bench.end();
+}
+
+#[test]
+fn users_who_read_nothing_leave_others_memory_for_what_waits() {
+    let mut bench = ServiceBench::default();
+    bench.service.backlog_bytes = 8 << 20;
+    (0..16).for_each(|user| bench.connect(5000 + user));
+    let frame = vec![0; 8 << 10];
+    for _ in 0..300 {
+        bench.service.share_backlogs();
+        bench.service.callers.iter_mut().for_each(|caller| caller.push(Tag::Record, &frame));
+    }
+    let held: usize = bench.service.callers.iter().map(Caller::backlog_bytes).sum();
+    assert!(held < 9 << 20, "{held} bytes");
+    bench.connect(MIRA);
+    bench.service.share_backlogs();
+    let caller = bench.service.callers.last_mut().unwrap();
+    (0..7).for_each(|_| caller.push(Tag::Record, &frame));
+    assert_eq!(caller.dropped, 0);
     bench.end();
 }
 

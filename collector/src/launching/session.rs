@@ -102,6 +102,8 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
 /// then have a process outside of the control groups and limits that were set for them.
 pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
     ensure!(uid != 0, "a session is never root's");
+    // Where there is no memory left, it goes before the service, which all users' jobs have.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     // It connects to a socket of the user's own, and needs none of their further groups.
     setgroups(&[])?;

@@ -89,6 +89,10 @@ impl Book {
         self.subordinates.payer(uid)
     }
 
+    pub(super) fn subordinates(&self) -> &Subordinates {
+        &self.subordinates
+    }
+
     fn write_lost(&mut self, uid: u32, left_out: u64) {
         if left_out > 0 {
             let user = host::user_name(uid);

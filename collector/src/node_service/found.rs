@@ -1,9 +1,14 @@
 //! Jobs that introduce themselves by nothing: trees of Pythons with loader workers, as /proc shows them to everybody. What it shows is
 //! the processes' own to choose, and is compared, not believed: whether a tree is a job's its user's own collector finds out.
 
+mod commands;
+
+pub(super) use self::commands::HeldUp;
+use self::commands::Readers;
 use super::pauses::Process;
 use crate::procfs;
-use std::collections::{BTreeMap, BTreeSet};
+use stallscope_ebpf::Subordinates;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -12,8 +17,10 @@ use std::os::unix::fs::MetadataExt;
 const LOOKS_A_ROUND: u32 = 6;
 /// Processes that are kept in mind; on a node with more, some are looked at again sooner.
 const MOST: usize = 65_536;
-/// Of a command line, so much is compared.
-const COMPARED_BYTES: u64 = 4096;
+/// Of one user so many roots are handed on, and so many Pythons looked into: the service, which all users have, looks where each
+/// comes from.
+const ROOTS_OF_A_USER: usize = 64;
+const PYTHONS_OF_A_USER: usize = 4096;
 /// The name that torch gives a loader's worker; before, one is known by its parent's command line.
 const WORKER: &str = "pt_data_worker";
 
@@ -25,6 +32,9 @@ pub(super) struct Finder {
     looks: u32,
     /// Roots that the last look found: a loader is there for longer, and a shim introduces its job meanwhile.
     last: BTreeSet<Process>,
+    readers: Readers,
+    /// One user may have 65,536 ids, and has one thread that reads of them all.
+    subordinates: Subordinates,
 }
 
 /// A Python, as one look saw it.
@@ -45,6 +55,15 @@ pub(super) struct Root {
 }
 
 impl Finder {
+    pub(super) fn new(subordinates: Subordinates) -> Finder {
+        Finder { subordinates, ..Finder::default() }
+    }
+
+    /// Those who hold up who looks, each once.
+    pub(super) fn held_up(&mut self) -> Vec<HeldUp> {
+        self.readers.held_up()
+    }
+
     pub(super) fn look(&mut self) -> Vec<Root> {
         self.looks += 1;
         if self.looks.is_multiple_of(LOOKS_A_ROUND) || self.others.len() > MOST {
@@ -66,14 +85,44 @@ impl Finder {
                 }
             }
         }
+        self.read_commands(&mut seen);
         let found = roots(&seen);
         let now: BTreeSet<Process> = found.iter().map(|root| root.process).collect();
         let last = std::mem::replace(&mut self.last, now);
-        found.into_iter().filter(|root| last.contains(&root.process)).collect()
+        self.of_each(found.into_iter().filter(|root| last.contains(&root.process)))
+    }
+
+    /// As many of each user as there may be.
+    fn of_each(&self, roots: impl Iterator<Item = Root>) -> Vec<Root> {
+        let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+        let is_within = |root: &Root| {
+            let count = of_user.entry(self.subordinates.payer(root.uid)).or_default();
+            *count += 1;
+            *count <= ROOTS_OF_A_USER
+        };
+        roots.filter(is_within).collect()
+    }
+
+    /// Those whose command lines cannot be had are none.
+    fn read_commands(&mut self, seen: &mut BTreeMap<u32, Seen>) {
+        let mut of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (pid, one) in &*seen {
+            let of_user = of.entry(self.subordinates.payer(one.uid)).or_default();
+            if of_user.len() < PYTHONS_OF_A_USER {
+                of_user.push(*pid);
+            }
+        }
+        let mut commands = self.readers.read(of);
+        seen.retain(|pid, one| {
+            let command = commands.remove(pid);
+            let is_read = command.is_some();
+            one.command = command.unwrap_or_default();
+            is_read
+        });
     }
 }
 
-/// `None`: it is no Python, or gone.
+/// Without its command line. `None`: it is no Python, or gone.
 fn python(pid: u32) -> Option<Seen> {
     let stat = procfs::text(pid, "stat")?;
     let name = stat.split_once('(')?.1.rsplit_once(')')?.0;
@@ -82,14 +131,8 @@ fn python(pid: u32) -> Option<Seen> {
         return None;
     }
     let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    let command = procfs::beginning(pid, "cmdline", COMPARED_BYTES)?;
-    Some(Seen {
-        parent: procfs::parent(pid)?,
-        start_ticks: procfs::start_ticks(pid)?,
-        uid,
-        is_worker,
-        command,
-    })
+    let (parent, start_ticks) = (procfs::parent(pid)?, procfs::start_ticks(pid)?);
+    Some(Seen { parent, start_ticks, uid, is_worker, command: Vec::new() })
 }
 
 /// Roots of trees with a loader's worker: the topmost Python of the worker's user, without another program between.
@@ -98,20 +141,37 @@ fn roots(seen: &BTreeMap<u32, Seen>) -> Vec<Root> {
         let one = seen.get(&pid)?;
         seen.get(&one.parent).filter(|parent| parent.uid == one.uid && one.parent != pid).map(|_| one.parent)
     };
-    let mut roots = BTreeMap::new();
+    let (mut roots, mut tops) = (BTreeMap::new(), HashMap::new());
     for (pid, one) in seen {
         let Some(trainer) = parent(*pid) else { continue };
         // A fork has its parent's command line.
         if !one.is_worker && (one.command.is_empty() || one.command != seen[&trainer].command) {
             continue;
         }
-        // Numbers of processes may be read at different moments, so that they lead in a circle.
-        let line = std::iter::successors(Some(trainer), |pid| parent(*pid)).take(seen.len());
-        let Some(root) = line.last() else { continue };
+        let root = top(trainer, parent, &mut tops);
         let Seen { start_ticks, uid, .. } = seen[&root];
         roots.insert(root, Root { process: (root, start_ticks), uid });
     }
     roots.into_values().collect()
+}
+
+/// The last process on the way from `pid` to its parents. `tops`: those that are known by now, as all processes may be one line.
+fn top(pid: u32, parent: impl Fn(u32) -> Option<u32>, tops: &mut HashMap<u32, u32>) -> u32 {
+    let (mut at, mut way) = (pid, Vec::new());
+    let found = loop {
+        // Numbers of processes may be read at different moments, so that they lead in a circle.
+        if let Some(known) = tops.insert(at, at) {
+            tops.insert(at, known);
+            break known;
+        }
+        way.push(at);
+        match parent(at) {
+            Some(parent) => at = parent,
+            None => break at,
+        }
+    };
+    tops.extend(way.into_iter().map(|pid| (pid, found)));
+    found
 }
 
 /// Whether `pid` is one of the processes `known`, or comes from one.
@@ -127,6 +187,8 @@ mod tests {
 
     use super::*;
     use proptest::prelude::*;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn one(parent: u32, uid: u32, command: &str) -> Seen {
         Seen { parent, start_ticks: 9, uid, is_worker: command == WORKER, command: command.into() }
@@ -156,6 +218,18 @@ mod tests {
     }
 
     #[test]
+    fn one_users_processes_take_no_longer_than_there_are_of_them() {
+        // Each is the next one's parent, and both a trainer and its worker.
+        let line: Vec<_> = (1..=30_000).map(|pid| (pid, one(pid - 1, 7, "train"))).collect();
+        assert_eq!(found(&line), [1]);
+        let finder = Finder::new(Subordinates::parse(b"7:100000:65536", b""));
+        let root = |pid, uid| Root { process: (pid, 9), uid };
+        let many = (1..1000).map(|pid| root(pid, if pid % 2 == 0 { 7 } else { 100_000 + pid }));
+        let kept = finder.of_each(many.chain([root(1000, 8)]));
+        assert_eq!((kept.len(), kept.last()), (ROOTS_OF_A_USER + 1, Some(&root(1000, 8))));
+    }
+
+    #[test]
     fn this_test_is_no_python_and_below_itself() {
         let own = std::process::id();
         assert_eq!(python(own), None);
@@ -163,29 +237,80 @@ mod tests {
         assert!(!is_below(own, &[u32::MAX].into()));
     }
 
+    /// Any program of that name with a fork of itself, until its stdin ends.
+    struct Job(std::process::Child, PathBuf);
+
+    impl Job {
+        fn start() -> Job {
+            use std::process::{Command, Stdio};
+            static JOBS: AtomicU32 = AtomicU32::new(0);
+            let number = JOBS.fetch_add(1, Ordering::Relaxed);
+            let folder = std::env::temp_dir().join(format!("ss-found-{}-{number}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            let program = folder.join("python3");
+            std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+            let mut job = Command::new(&program);
+            job.args(["-c", "( read end ); true"]).stdin(Stdio::piped());
+            Job(job.spawn().unwrap(), folder)
+        }
+    }
+
+    impl Drop for Job {
+        fn drop(&mut self) {
+            drop(self.0.stdin.take());
+            let _ = self.0.wait();
+            let _ = fs::remove_dir_all(&self.1);
+        }
+    }
+
     #[test]
     fn a_root_is_found_at_its_second_look() {
-        use std::process::{Command, Stdio};
-        // Any program of that name with a fork of itself.
-        let folder = std::env::temp_dir().join(format!("ss-found-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let program = folder.join("python3");
-        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
-        let mut job = Command::new(&program);
-        job.args(["-c", "( read end ); true"]).stdin(Stdio::piped());
-        let mut job = job.spawn().unwrap();
+        let mut job = Job::start();
         let mut finder = Finder::default();
-        let pid = job.id();
+        let pid = job.0.id();
         let is_there = |roots: &[Root]| roots.iter().any(|root| root.process.0 == pid);
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !finder.last.iter().any(|process| process.0 == pid) {
             assert!(!is_there(&finder.look()) && std::time::Instant::now() < until);
         }
         assert!(is_there(&finder.look()));
-        drop(job.stdin.take());
-        job.wait().unwrap();
+        drop(job.0.stdin.take());
+        job.0.wait().unwrap();
         assert!(!is_there(&finder.look()));
-        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_locks_a_command_line_keeps_nobody_elses_jobs_from_being_found() {
+        static LOCKED: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let child = procfs::staged::Staged::new(|| {
+            // SAFETY: system calls, in the child alone.
+            unsafe {
+                libc::prctl(libc::PR_SET_NAME, c"python3".as_ptr());
+                libc::syscall(libc::SYS_setresuid, 65_001, 65_001, 65_001);
+            }
+        });
+        LOCKED.store(child.0, Ordering::Relaxed);
+        let readers = Readers::that_read(|pid| {
+            while pid == LOCKED.load(Ordering::Relaxed) {
+                std::thread::park();
+            }
+            fs::read(format!("/proc/{pid}/cmdline")).ok()
+        });
+        let mut job = Job::start();
+        let (done, looked) = std::sync::mpsc::channel();
+        let root = job.0.id();
+        std::thread::spawn(move || {
+            let mut finder = Finder { readers, ..Finder::default() };
+            while !finder.look().iter().any(|found| found.process.0 == root) {}
+            done.send(finder.held_up()).unwrap();
+        });
+        let held_up =
+            looked.recv_timeout(std::time::Duration::from_secs(60)).expect("it never looked to the end");
+        assert_eq!(held_up, [HeldUp { payer: 65_001, pid: child.0 }]);
+        drop(job.0.stdin.take());
     }
 
     proptest! {

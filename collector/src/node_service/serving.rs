@@ -2,7 +2,7 @@
 
 use super::book::Book;
 use super::desk::{Arrival, Asking, Desk, Turned};
-use super::found::{self, Finder, Root};
+use super::found::{self, Finder, HeldUp, Root};
 use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::{JobKnown, Policy};
 use crate::{descriptors, host, procfs};
@@ -39,13 +39,20 @@ const EVENTS: usize = 256;
 /// these places are taken.
 const ORDERS: usize = 4 * OF_ALL;
 
+/// So many who call are taken up in a row: who hung up again keeps others out of the queue.
+const IN_A_ROW: usize = 64;
+
+mod share;
 #[cfg(test)]
 mod tests;
+
+use share::Share;
 
 enum Event {
     Called {
         hello: NodeHello,
         peer: UCred,
+        payer: u32,
         reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
     /// As process `pid`, which the caller, process `of`, has started, or was started for.
@@ -57,6 +64,7 @@ enum Event {
     Reported {
         job: u64,
         report: Box<JobReport>,
+        payer: u32,
     },
     Gone {
         job: u64,
@@ -67,6 +75,7 @@ enum Event {
     /// Jobs that introduce themselves by nothing.
     Found {
         roots: Vec<Root>,
+        held_up: Vec<HeldUp>,
     },
 }
 
@@ -110,7 +119,8 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         });
         let places = OF_ALL.min(descriptors::places());
         let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
-        tokio::spawn(look(Arc::clone(&looks), sender.clone()));
+        tokio::spawn(look(Arc::clone(&looks), Finder::new(book.subordinates().clone()), sender.clone()));
+        let share = Share::default();
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
         let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
@@ -118,18 +128,28 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             let now = Instant::now();
             let orders: Vec<ToLauncher> = tokio::select! {
                 accepted = listener.accept() => {
-                    if let Ok((stream, _)) = accepted {
-                        take_up(stream, &book, &mut connections, places, &sender);
-                    } else {
-                        // Out of descriptors.
-                        sleep(Duration::from_millis(50)).await;
+                    let mut next = Some(accepted);
+                    for _ in 0..IN_A_ROW {
+                        let Some(accepted) = next else { break };
+                        let Ok((stream, _)) = accepted else {
+                            // Out of descriptors.
+                            sleep(Duration::from_millis(50)).await;
+                            break;
+                        };
+                        take_up(stream, &book, &mut connections, places, &sender, &share);
+                        next = tokio::select! {
+                            biased;
+                            accepted = listener.accept() => Some(accepted),
+                            () = std::future::ready(()) => None,
+                        };
                     }
                     Vec::new()
                 }
                 Some(event) = events.recv(), if orders_to.capacity() > ORDERS / 2 => match event {
-                    Event::Called { hello, peer, reply } => {
+                    Event::Called { hello, peer, payer, reply } => {
                         let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
-                        let Answer { job, reply: answer, orders } = reception.answer(hello, peer);
+                        let answer = share.during(payer, || reception.answer(hello, peer));
+                        let Answer { job, reply: answer, orders } = answer;
                         let known = job.map(|job| {
                             let (grants, granted) = watch::channel(0);
                             granters.insert(job, grants);
@@ -150,16 +170,19 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                             }
                         }
                     }
-                    Event::Reported { job, report } => {
-                        let age = desk.start_ticks(job).map(procfs::age).unwrap_or_default();
-                        desk.reported(job, &report, age, now);
+                    Event::Reported { job, report, payer } => {
+                        share.during(payer, || {
+                            let age = desk.start_ticks(job).map(procfs::age).unwrap_or_default();
+                            desk.reported(job, &report, age, now);
+                        });
                         Vec::new()
                     }
                     Event::Gone { job } => {
                         granters.remove(&job);
                         desk.gone(job)
                     }
-                    Event::Found { roots } => {
+                    Event::Found { roots, held_up } => {
+                        held_up.into_iter().for_each(|one| say(&not_searched(one)));
                         let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
                         reception.found(&roots, now)
                     }
@@ -224,8 +247,7 @@ fn most_of_a_user(of_all: usize, places: usize) -> usize {
 }
 
 /// Looks for jobs for as long as somebody hears of them. Beside the service, as a node may have tens of thousands of processes.
-async fn look(is_on: Arc<AtomicBool>, events: mpsc::Sender<Event>) {
-    let mut finder = Finder::default();
+async fn look(is_on: Arc<AtomicBool>, mut finder: Finder, events: mpsc::Sender<Event>) {
     loop {
         sleep(LOOK).await;
         if !is_on.load(Ordering::Relaxed) {
@@ -237,10 +259,19 @@ async fn look(is_on: Arc<AtomicBool>, events: mpsc::Sender<Event>) {
         });
         let Ok((after, roots)) = looked.await else { return };
         finder = after;
-        if events.send(Event::Found { roots }).await.is_err() {
+        let held_up = finder.held_up();
+        if events.send(Event::Found { roots, held_up }).await.is_err() {
             return;
         }
     }
+}
+
+/// The user's number alone: a directory service may not answer, and this is printed in the service's one loop.
+fn not_searched(HeldUp { payer, pid }: HeldUp) -> String {
+    format!(
+        "processes of user {payer} are not searched for jobs until process {pid} lets its command line be read: its memory is \
+         locked, as by a file system that does not answer"
+    )
 }
 
 fn take_up(
@@ -249,33 +280,40 @@ fn take_up(
     connections: &mut HashMap<u32, usize>,
     places: usize,
     events: &mpsc::Sender<Event>,
+    share: &Share,
 ) {
     let Ok(peer) = stream.peer_cred() else { return };
     let payer = book.payer(peer.uid());
     let (of_all, of_user) =
         (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
-    if peer.uid() != 0 && of_user >= most_of_a_user(of_all, places) {
+    let is_root = peer.uid() == 0;
+    if !is_root && of_user >= most_of_a_user(of_all, places) {
         return;
     }
     *connections.entry(payer).or_default() += 1;
-    let events = events.clone();
-    tokio::spawn(async move {
-        hear(stream, peer, &events).await;
-        let _ = events.send(Event::HungUp { payer }).await;
+    let (events, own_share) = (events.clone(), share.clone());
+    share.during(payer, || {
+        tokio::spawn(async move {
+            hear(stream, peer, payer, &events, &own_share).await;
+            let _ = events.send(Event::HungUp { payer }).await;
+        })
     });
 }
 
 /// One connection from its greeting to its end.
-async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
+async fn hear(stream: UnixStream, peer: UCred, payer: u32, events: &mpsc::Sender<Event>, share: &Share) {
     let of = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    // Before it is known to have hung up: those of a user who connects without end take up that user's places, and what comes
+    // beyond them costs next to nothing.
+    share.turn(payer).await;
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read);
     let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
     let (reply, answered) = oneshot::channel();
-    let (known, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
+    let (known, answer) = match share.during(payer, || stallscope_wire::decode::<NodeHello>(&first)) {
         // A shim has its own version, which is looked at later.
         Ok(hello) if hello.stallscope == VERSION || matches!(hello.client, NodeClient::Shim(_)) => {
-            if events.send(Event::Called { hello, peer, reply }).await.is_err() {
+            if events.send(Event::Called { hello, peer, payer, reply }).await.is_err() {
                 return;
             }
             let Ok(answer) = answered.await else { return };
@@ -286,7 +324,8 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
         }
         Err(error) => (None, NodeReply::Error(error.to_string())),
     };
-    let written = timeout(HELLO, write.write_all(&stallscope_wire::encode(&answer))).await;
+    let answer = share.during(payer, || stallscope_wire::encode(&answer));
+    let written = timeout(HELLO, write.write_all(&answer)).await;
     let Some(Known { job, granted }) = known else { return };
     // Once: a job does not begin twice.
     if matches!(written, Ok(Ok(())))
@@ -297,12 +336,14 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
         tokio::spawn(grant(write, granted));
         while let Some(says) = line(&mut lines).await {
             // What is no message is no reason to leave the job alone.
-            if let Ok(JobSays::Report(report)) = stallscope_wire::decode(&says)
-                && events.send(Event::Reported { job, report }).await.is_err()
+            let says = share.during(payer, || stallscope_wire::decode(&says));
+            if let Ok(JobSays::Report(report)) = says
+                && events.send(Event::Reported { job, report, payer }).await.is_err()
             {
                 break;
             }
             sleep(BETWEEN_REPORTS).await;
+            share.turn(payer).await;
         }
     }
     let _ = events.send(Event::Gone { job }).await;

@@ -2,8 +2,7 @@
 
 use crate::files::mounted_at;
 use crate::foreign_text::short;
-use crate::procfs;
-use std::fs::File;
+use crate::procfs::Opened;
 use std::os::unix::fs::FileExt;
 
 /// Of a path that is shown.
@@ -83,52 +82,66 @@ impl Doing {
     }
 }
 
-/// `None` where the process is gone, or may not be looked at.
-pub(super) fn doing(pid: u32) -> Option<Doing> {
-    let mut doing = state_of(pid)?;
-    if let Some(stack) = kernel_stack(pid).filter(|_| doing.held_up) {
-        doing.words.push_str(&format!("; in the kernel: {stack}"));
-    }
-    Some(doing)
+/// `None` where the process is gone or another user's than `uid`. Root may look into all of them, and shows no more of one than
+/// its user may see.
+pub(super) fn doing(pid: u32, uid: u32) -> Option<Doing> {
+    let process = Opened::of(pid, uid)?;
+    let state = state_of(&process)?;
+    let within = process.is_open_to(uid).then(|| looked_into(&process, &state));
+    // It may have executed a set-uid program meanwhile, so that what was read is of that.
+    Some(within.filter(|_| process.is_open_to(uid)).unwrap_or(state))
 }
 
-fn state_of(pid: u32) -> Option<Doing> {
+/// What all users may know of it.
+fn state_of(process: &Opened) -> Option<Doing> {
     let held_up = |words: &str| Doing { words: words.to_owned(), at: None, held_up: true };
-    let stat = procfs::text(pid, "stat")?;
-    match state_in(&stat)? {
-        'R' => return Some(held_up("runs on a CPU")),
-        'T' | 't' => return Some(held_up("is stopped, by SIGSTOP or a debugger")),
-        'Z' | 'X' => return Some(held_up("has ended")),
-        _ => {}
+    Some(match state_in(&process.text("stat")?)? {
+        'R' => held_up("runs on a CPU"),
+        'T' | 't' => held_up("is stopped, by SIGSTOP or a debugger"),
+        'Z' | 'X' => held_up("has ended"),
+        _ => Doing::idle("sleeps".to_owned()),
+    })
+}
+
+fn looked_into(process: &Opened, state: &Doing) -> Doing {
+    let mut doing = if state.held_up { state.clone() } else { asleep_in(process) };
+    if let Some(stack) = kernel_stack(process).filter(|_| doing.held_up) {
+        doing.words.push_str(&format!("; in the kernel: {stack}"));
     }
-    let syscall = procfs::text(pid, "syscall").unwrap_or_default();
-    Some(match call_in(&syscall) {
+    doing
+}
+
+fn asleep_in(process: &Opened) -> Doing {
+    let held_up = |words: &str| Doing { words: words.to_owned(), at: None, held_up: true };
+    let syscall = process.text("syscall").unwrap_or_default();
+    match call_in(&syscall) {
         Call::Running => held_up("runs on a CPU"),
         Call::Fault => held_up("is blocked in a page fault"),
         Call::Unseen => {
-            let wchan = procfs::text(pid, "wchan").filter(|wchan| !matches!(wchan.as_str(), "" | "0"));
+            let wchan = process.text("wchan").filter(|wchan| !matches!(wchan.as_str(), "" | "0"));
             Doing::idle(
                 wchan.map_or_else(|| "sleeps".to_owned(), |wchan| format!("sleeps in {}", short(&wchan, 60))),
             )
         }
         Call::Known(name, Names::Nothing, _) => Doing::idle(format!("waits in {name}")),
-        Call::Known(name, Names::Path(at), arguments) => match path_at(pid, arguments[at]) {
+        Call::Known(name, Names::Path(at), arguments) => match path_at(process, arguments[at]) {
             Some(path) => {
                 Doing { words: format!("is blocked in {name} of {path}"), at: Some(path), held_up: true }
             }
             None => held_up(&format!("is blocked in {name}")),
         },
-        Call::Known(name, Names::Descriptor, arguments) => of_descriptor(pid, name, arguments[0]),
+        Call::Known(name, Names::Descriptor, arguments) => of_descriptor(process, name, arguments[0]),
         Call::Other(number) => Doing::idle(format!("waits in system call {number}")),
-    })
+    }
 }
 
-fn of_descriptor(pid: u32, name: &str, descriptor: u64) -> Doing {
-    let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
-    let Ok(link) = link else { return Doing::idle(format!("waits in {name}")) };
+fn of_descriptor(process: &Opened, name: &str, descriptor: u64) -> Doing {
+    let Some(link) = process.link(&format!("fd/{descriptor}")) else {
+        return Doing::idle(format!("waits in {name}"));
+    };
     let link = short(&link.to_string_lossy(), PATH);
     if link.starts_with('/') {
-        let mount = mounted_at(pid, descriptor);
+        let mount = mounted_at(process, descriptor);
         let on = mount.as_ref().map_or(String::new(), |(fs_type, point)| format!(" ({fs_type} at {point})"));
         let at = mount.map(|(_, point)| point).filter(|point| point != "/");
         return Doing {
@@ -185,8 +198,8 @@ fn call_in(syscall: &str) -> Call {
 }
 
 /// The text at an address of a process: what it gave to the call.
-fn path_at(pid: u32, address: u64) -> Option<String> {
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+fn path_at(process: &Opened, address: u64) -> Option<String> {
+    let memory = process.open("mem")?;
     let mut bytes = [0; PATH];
     let read = memory.read_at(&mut bytes, address).ok()?;
     let text = bytes.get(..read)?.split(|byte| *byte == 0).next()?;
@@ -194,14 +207,20 @@ fn path_at(pid: u32, address: u64) -> Option<String> {
 }
 
 /// The innermost functions, where the kernel shows them: to root alone.
-fn kernel_stack(pid: u32) -> Option<String> {
-    let stack = procfs::text(pid, "stack")?;
+fn kernel_stack(process: &Opened) -> Option<String> {
+    let stack = process.text("stack")?;
     let functions = stack.lines().filter_map(|line| {
         let (_, function) = line.split_once("] ")?;
         Some(function.split('+').next()?.to_owned())
     });
     let shown: Vec<String> = functions.take(FRAMES).collect();
     (!shown.is_empty()).then(|| shown.join(" < "))
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn read_any(text: &str) {
+    let _ = call_in(text);
+    let _ = state_in(text);
 }
 
 #[cfg(test)]
@@ -221,14 +240,18 @@ mod tests {
         }
     }
 
+    fn seen(pid: u32) -> Option<Doing> {
+        doing(pid, rustix::process::geteuid().as_raw())
+    }
+
     fn until(pid: u32, wanted: &str) -> Doing {
         for _ in 0..500 {
-            match doing(pid) {
+            match seen(pid) {
                 Some(doing) if doing.words.contains(wanted) => return doing,
                 _ => std::thread::sleep(std::time::Duration::from_millis(20)),
             }
         }
-        panic!("{:?} and not {wanted}", doing(pid));
+        panic!("{:?} and not {wanted}", seen(pid));
     }
 
     fn child(program: &str, arguments: &[&str], stdin: Stdio) -> Killed {
@@ -272,8 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn of_one_that_its_user_may_not_look_into_root_shows_no_more() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // A change of the user takes the right to look into it from that user.
+        let child = crate::procfs::staged::Staged::new(|| {
+            // SAFETY: a system call, in the child alone.
+            unsafe { libc::syscall(libc::SYS_setresuid, 65_001, 65_001, 65_001) };
+        });
+        let seen = doing(child.0, 65_001).expect("it is that user's");
+        assert_eq!(seen.words, "is stopped, by SIGSTOP or a debugger");
+        assert_eq!(doing(child.0, 0), None);
+    }
+
+    #[test]
     fn a_process_that_is_gone_does_nothing() {
-        assert_eq!(doing(u32::MAX), None);
+        assert_eq!(seen(u32::MAX), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use fuser::{
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry,
     ReplyOpen, ReplyStatfs, Request,
 };
-use stallscope_pack::{Entry, Pack, SNAPSHOT, shown};
+use stallscope_pack::{Entry, MOST_DAMAGED, Pack, SNAPSHOT, shown};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::io;
@@ -92,7 +92,7 @@ impl Files {
             tree,
             rights,
             changed,
-            compared: (0..words).map(|_| AtomicUsize::new(0)).collect(),
+            compared: zeros(words),
             comparing: [const { Mutex::new(()) }; COMPARERS],
             sentences: AtomicUsize::new(0),
             say,
@@ -170,10 +170,16 @@ impl Files {
                 return Ok(());
             }
         }
-        let (path, files_from) = (self.tree.path(number), 2 + folder.folders.len());
+        let (path, files_from, mut damaged) = (self.tree.path(number), 2 + folder.folders.len(), 0);
         for record in folder.files.clone().skip(offset.saturating_sub(files_from)) {
             // A damaged one is not listed, as its name is what is damaged.
-            let Ok(entry) = self.pack.snapshot().entry(record) else { continue };
+            let Ok(entry) = self.pack.snapshot().entry(record) else {
+                damaged += 1;
+                if damaged > MOST_DAMAGED {
+                    return Err(self.failed(&format!("{} cannot be listed: it is damaged", shown(&path))));
+                }
+                continue;
+            };
             let Some(part) = self.tree.file(number, &path, &entry) else { continue };
             let behind = files_from + record - folder.files.start + 1;
             if add(&self.file_attributes(record, &entry), behind as u64, part) {
@@ -240,6 +246,12 @@ impl Files {
         }
         Errno::EIO
     }
+}
+
+/// Memory is taken where a bit is set: a snapshot may be of holes, and say that it has billions of records.
+fn zeros(words: usize) -> Box<[AtomicUsize]> {
+    // SAFETY: an atomic integer has the bytes of its value, and so is 0 where these are.
+    unsafe { Box::new_zeroed_slice(words).assume_init() }
 }
 
 impl Filesystem for Files {
@@ -333,7 +345,8 @@ impl Filesystem for Files {
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         const BLOCK: u64 = 4096;
         let snapshot = self.pack.snapshot();
-        let chunks = (0..snapshot.chunks()).filter_map(|number| snapshot.chunk(number).ok());
+        // When it was opened, each was found to be whole.
+        let chunks = (0..snapshot.chunks()).map_while(|number| snapshot.chunk(number).ok());
         let bytes = chunks.fold(0_u64, |sum, chunk| sum.saturating_add(chunk.bytes));
         reply.statfs(
             bytes.div_ceil(BLOCK),
@@ -345,5 +358,26 @@ impl Filesystem for Files {
             255,
             BLOCK as u32,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn resident_pages() -> usize {
+        let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+        sizes.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn files_that_nobody_reads_take_no_memory() {
+        let before = resident_pages();
+        // Of a snapshot of holes with a billion records.
+        let bits = zeros((1 << 30) / usize::BITS as usize);
+        assert_eq!(bits[bits.len() - 1].load(Ordering::Relaxed), 0);
+        assert!(resident_pages() < before + (32 << 20) / 4096, "{} pages before", before);
     }
 }

@@ -8,6 +8,8 @@ mod tree;
 
 pub use place::{FS_TYPE, Place, unmount};
 pub use serve::{Mounted, Served};
+#[cfg(fuzzing)]
+pub use tree::list_any;
 
 /// Why a pack cannot be shown, as a sentence for the person at the terminal.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,11 @@
 //! Where a pack is mounted: what may be a place, and how a mount ends.
 
 use crate::{Error, Result};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::ffi::OsStr;
+use stallscope_folder::{Blocked, Folder};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use std::process::Command;
 
 /// What `/proc/mounts` has for the type of such a mount.
 pub const FS_TYPE: &str = "fuse.stallscope-pack";
+
+const ITSELF: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An empty folder, held open: what was looked at is what is mounted on, whatever its path leads to by then.
 #[derive(Debug)]
@@ -26,38 +30,40 @@ impl Place {
     pub fn of(path: &Path, owner: Option<u32>) -> Result<Place> {
         let shown = path.display();
         let refused = |sentence: String| Err(Error::Refused(sentence));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(folder) => folder,
-            Err(rustix::io::Errno::NOENT) => {
+        let folder = match Folder::open(path) {
+            Ok(folder) => OwnedFd::from(folder),
+            Err(Blocked::AnothersLink) => return Err(anothers_link(path)),
+            Err(Blocked::System(Errno::NOENT)) => {
                 return refused(format!("there is no folder {shown}; make it first: mkdir -p {shown}"));
             }
-            Err(rustix::io::Errno::NOTDIR) => {
+            Err(Blocked::System(Errno::NOTDIR)) => {
                 return refused(format!("{shown} is no folder; name an empty one"));
             }
-            Err(rustix::io::Errno::NOTCONN) => {
-                return refused(format!(
-                    "at {shown} is a mount whose server has ended: `stallscope pack unmount {shown}` removes it"
-                ));
-            }
-            Err(error) => return refused(format!("cannot open {shown}: {error}")),
+            Err(Blocked::System(error)) => return refused(format!("cannot open {shown}: {error}")),
         };
-        if mounted_at(&folder).is_some_and(|mount| mount.is_pack && mount.is_at(path)) {
+        if mounted_at(&folder).is_some_and(|mount| mount.is_pack && mount.begins_at(&folder)) {
             return refused(format!(
                 "a pack is mounted on {shown} already: `stallscope pack unmount {shown}` ends that"
             ));
         }
-        let found = rustix::fs::fstat(&folder).map(|found| found.st_uid).unwrap_or(0);
-        if owner.is_some_and(|owner| owner != found) {
+        let list = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let entries = rustix::fs::openat(&folder, ".", list, Mode::empty()).and_then(Dir::new);
+        let mut entries = match entries {
+            Ok(entries) => entries.flatten(),
+            Err(Errno::NOTCONN) => {
+                return refused(format!(
+                    "at {shown} is a mount whose server has ended: `umount {shown}` removes it"
+                ));
+            }
+            Err(error) => return refused(format!("cannot list {shown}: {error}")),
+        };
+        let found = rustix::fs::fstat(&folder).map(|found| found.st_uid);
+        if owner.is_some_and(|owner| found != Ok(owner)) {
             return refused(format!(
                 "{shown} is not yours: with sudo a pack is mounted on your own folders, or by root itself (sudo -i)"
             ));
         }
-        let mut entries = match std::fs::read_dir(path) {
-            Ok(entries) => entries,
-            Err(error) => return refused(format!("cannot list {shown}: {error}")),
-        };
-        if entries.next().is_some() {
+        if entries.any(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")) {
             return refused(format!(
                 "{shown} is not empty, and a mount would hide what it has: name an empty folder, or use `run --pack`"
             ));
@@ -79,20 +85,69 @@ pub fn unmount(path: &Path) -> Result<()> {
         Error::Refused(format!("no pack is mounted on {shown}; `findmnt -t {FS_TYPE}` lists those that are"))
     };
     // Of a mount whose server was killed, a descriptor is all that can be had.
-    let folder = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|_| none())?;
-    let mount = mounted_at(&folder).filter(|mount| mount.is_pack).ok_or_else(none)?;
-    if !mount.is_at(path) {
-        return Err(none());
-    }
-    // The descriptor holds what was looked at; with its path anything could be there by now.
-    let held = format!("/proc/self/fd/{}", folder.as_raw_fd());
-    match rustix::mount::unmount(held.as_str(), UnmountFlags::DETACH) {
+    let folder = match Folder::open(path) {
+        Ok(folder) => OwnedFd::from(folder),
+        Err(Blocked::AnothersLink) => return Err(anothers_link(path)),
+        Err(Blocked::System(_)) => return Err(none()),
+    };
+    mounted_at(&folder).filter(|mount| mount.is_pack && mount.begins_at(&folder)).ok_or_else(none)?;
+    match detach(&folder) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => {
+        Err(Errno::PERM) => {
             drop(folder);
             by_helper(path)
         }
         Err(error) => Err(Error::Refused(format!("cannot unmount {shown}: {error}"))),
+    }
+}
+
+/// Its maker could have any pack's mount ended, or any empty folder covered.
+fn anothers_link(path: &Path) -> Error {
+    Error::Refused(format!("another user's link leads to {}; name the folder itself", path.display()))
+}
+
+/// A descriptor holds what was looked at; with its path anything could be there by now.
+fn detach(folder: &OwnedFd) -> Result<(), Errno> {
+    rustix::mount::unmount(itself(folder).as_path(), UnmountFlags::DETACH)
+}
+
+fn itself(folder: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", folder.as_raw_fd()).into()
+}
+
+/// Where a mount is that this process has made, whatever its path leads to by then.
+#[derive(Debug)]
+pub(crate) struct Point {
+    /// The folder around it, and its name there.
+    around: OwnedFd,
+    name: OsString,
+    mount: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Point {
+    /// The newest mount at a place.
+    pub(crate) fn of(place: &Place) -> Option<Point> {
+        let around = rustix::fs::openat(&place.folder, "..", ITSELF, Mode::empty()).ok()?;
+        // While something is mounted on it, it cannot be renamed.
+        let name = std::fs::read_link(itself(&place.folder)).ok()?.file_name()?.to_owned();
+        let mut point = Point { around, name, mount: Vec::new(), path: place.path.clone() };
+        point.mount = mounted_at(&point.there().ok()?).filter(|mount| mount.is_pack)?.number;
+        Some(point)
+    }
+
+    fn there(&self) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat(&self.around, &self.name, ITSELF, Mode::empty())
+    }
+
+    /// Ends this mount and none that is there in its place.
+    pub(crate) fn end(&self) -> Result<()> {
+        let shown = self.path.display();
+        let there = self.there().ok().filter(|there| {
+            mounted_at(there).is_some_and(|mount| mount.is_pack && mount.number == self.mount)
+        });
+        let there = there.ok_or_else(|| Error::Refused(format!("the mount on {shown} has ended already")))?;
+        detach(&there).map_err(|error| Error::Refused(format!("cannot unmount {shown}: {error}")))
     }
 }
 
@@ -114,20 +169,15 @@ fn by_helper(path: &Path) -> Result<()> {
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug)]
 struct MountLine {
+    number: Vec<u8>,
     point: PathBuf,
     is_pack: bool,
 }
 
 impl MountLine {
-    /// Whether this path is the mount's own folder rather than one below it.
-    fn is_at(&self, path: &Path) -> bool {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let named = path.file_name().and_then(|name| {
-            // The folder itself may not answer any more.
-            Some(parent.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?.join(name))
-        });
-        named.is_some_and(|named| named == self.point)
-            || path.canonicalize().is_ok_and(|path| path == self.point)
+    /// Whether this is the mount's own folder rather than one below it. It may not answer any more: the kernel alone is asked.
+    fn begins_at(&self, folder: &OwnedFd) -> bool {
+        std::fs::read_link(itself(folder)).is_ok_and(|path| path == self.point)
     }
 }
 
@@ -142,7 +192,8 @@ fn mounted_at(folder: &OwnedFd) -> Option<MountLine> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = PathBuf::from(OsStr::from_bytes(&unescaped(fields.nth(4)?)));
     fields.find(|field| *field == b"-")?;
-    Some(MountLine { point, is_pack: fields.next()? == FS_TYPE.as_bytes() })
+    let number = id.into_bytes();
+    Some(MountLine { number, point, is_pack: fields.next()? == FS_TYPE.as_bytes() })
 }
 
 /// Blanks and backslashes are written as three octal digits: `\040`.

@@ -1,7 +1,7 @@
 //! The server: mounted at a place, or behind a device that the caller mounts.
 
 use crate::files::{Files, Say};
-use crate::place::{FS_TYPE, Place, unmount};
+use crate::place::{FS_TYPE, Place, Point, unmount};
 use crate::tree::{Tree, in_pack};
 use crate::{Error, Result};
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// As many reads wait for storage at once; further ones queue in the kernel.
 const THREADS: usize = 16;
@@ -80,7 +81,7 @@ impl Served {
             };
             Error::Refused(format!("cannot mount on {}: {why}", place.path.display()))
         })?;
-        Ok(Mounted { session, path: place.path.clone() })
+        Ok(Mounted { session, at: At::Path(place.path.clone()).into() })
     }
 
     /// Mounts it with the right to do so, for all who may read the pack's files. `device` is `/dev/fuse`.
@@ -101,10 +102,12 @@ impl Served {
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         mount(source.as_c_str(), held.as_str(), FS_TYPE, flags, data.as_c_str())
             .map_err(|error| refused(error.into()))?;
+        let point =
+            Point::of(place).ok_or_else(|| refused(io::Error::other("the mount is not to be found")))?;
         match Session::from_fd(self.files, device, SessionACL::All, config(SessionACL::All)) {
-            Ok(session) => Ok(Mounted { session, path: place.path.clone() }),
+            Ok(session) => Ok(Mounted { session, at: At::Point(point).into() }),
             Err(error) => {
-                let _ = unmount(&place.path);
+                let _ = point.end();
                 Err(refused(error))
             }
         }
@@ -137,7 +140,15 @@ fn config(acl: SessionACL) -> Config {
 #[derive(Debug)]
 pub struct Mounted {
     session: Session<Files>,
-    path: PathBuf,
+    at: Arc<At>,
+}
+
+/// Where.
+#[derive(Debug)]
+enum At {
+    Point(Point),
+    /// The helper looks whether a mount is its caller's.
+    Path(PathBuf),
 }
 
 impl Mounted {
@@ -151,7 +162,10 @@ impl Mounted {
 
     /// What ends the mount, from another thread.
     pub fn end(&self) -> impl Fn() -> Result<()> + Send + use<> {
-        let path = self.path.clone();
-        move || unmount(&path)
+        let at = Arc::clone(&self.at);
+        move || match &*at {
+            At::Point(point) => point.end(),
+            At::Path(path) => unmount(path),
+        }
     }
 }

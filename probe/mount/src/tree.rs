@@ -1,7 +1,7 @@
 //! The folders of a pack. A pack has names of files alone, sorted so that the files of a folder are one run of numbers; what is
 //! kept in memory is a few words a folder, however many files there are.
 
-use stallscope_pack::{Entry, Error, Result, SNAPSHOT, Snapshot, fault_of, parted};
+use stallscope_pack::{Entry, Error, MOST_DAMAGED, Result, SNAPSHOT, Snapshot, fault_of, parted};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -67,10 +67,17 @@ impl Tree {
     pub(crate) fn of(snapshot: &Snapshot) -> Result<Tree> {
         let root = Folder { part: Vec::new(), parent: 0, files: 0..0, folders: Vec::new() };
         let mut tree = Tree { folders: vec![root], by_part: HashMap::new(), hidden: 0 };
-        let (mut at, mut last) = (0, None);
+        let (mut at, mut last, mut damaged) = (0, None, 0);
+        let most = most_folders(snapshot.records());
         while at < snapshot.records() {
             // What is damaged is not listed; `pack verify` names it.
             let Ok(entry) = snapshot.entry(at) else {
+                damaged += 1;
+                if damaged > MOST_DAMAGED {
+                    return Err(in_snapshot(format!(
+                        "more than {MOST_DAMAGED} of its records are no records"
+                    )));
+                }
                 tree.hidden += 1;
                 at += 1;
                 continue;
@@ -80,7 +87,7 @@ impl Tree {
             if !folder.is_empty() && !is_path(folder) {
                 tree.hidden += end - at;
             } else {
-                let number = tree.made(folder);
+                let number = tree.made(folder, most)?;
                 let files = &mut tree.folders[number].files;
                 match last {
                     // A damaged record lay between.
@@ -88,7 +95,7 @@ impl Tree {
                     _ if files.start == files.end => *files = at..end,
                     _ => {
                         let what = "its records are not in order; `stallscope pack rebuild` makes it again";
-                        return Err(Error::Damaged { path: SNAPSHOT.into(), what: what.into() });
+                        return Err(in_snapshot(what.into()));
                     }
                 }
                 last = Some(number);
@@ -98,18 +105,25 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The folder of this path, which is made with those on the way to it.
-    fn made(&mut self, path: &[u8]) -> usize {
+    /// The folder of this path, which is made with those on the way to it, as long as there are no more than `most`.
+    fn made(&mut self, path: &[u8], most: usize) -> Result<usize> {
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-        parts.fold(0, |parent, part| {
+        let mut parent = 0;
+        for part in parts {
             let next = self.folders.len();
+            if next > most {
+                return Err(in_snapshot(format!(
+                    "its files lie in more than {most} folders; `stallscope pack extract` takes them out"
+                )));
+            }
             let number = *self.by_part.entry((parent, part.to_vec())).or_insert(next);
             if number == next {
                 self.folders.push(Folder { part: part.to_vec(), parent, files: 0..0, folders: Vec::new() });
                 self.folders[parent].folders.push(number);
             }
-            number
-        })
+            parent = number;
+        }
+        Ok(parent)
     }
 
     /// How many records have names that are not shown, before their last parts are looked at.
@@ -158,6 +172,16 @@ impl Tree {
     }
 }
 
+/// Folders are kept in memory, some hundred bytes each, and a record of 64 bytes may name two thousand of them, as names of records
+/// may lie in one another. Two for each file, and some, are those of any data set.
+fn most_folders(records: usize) -> usize {
+    records.saturating_mul(2).saturating_add(1 << 16).min(1 << 22)
+}
+
+fn in_snapshot(what: String) -> Error {
+    Error::Damaged { path: SNAPSHOT.into(), what }
+}
+
 /// Behind the last record of the folder that `begin` is in.
 fn end_of(snapshot: &Snapshot, begin: usize, folder: &[u8]) -> usize {
     let is_in = |number| snapshot.entry(number).map(|entry| parted(entry.name).0 == folder);
@@ -202,6 +226,22 @@ pub(crate) fn in_pack(error: Error, dir: &Path) -> Error {
             Error::Damaged { path: dir.join(path), what }
         }
         other => other,
+    }
+}
+
+/// What is listed of a snapshot from elsewhere is below its folders, and found by its name.
+#[cfg(fuzzing)]
+pub fn list_any(snapshot: &Snapshot) {
+    let Ok(tree) = Tree::of(snapshot) else { return };
+    for (number, folder) in tree.folders.iter().enumerate().take(64) {
+        assert!(folder.parent <= number && folder.files.end <= snapshot.records());
+        let path = tree.path(number);
+        assert!(path.is_empty() || is_path(&path));
+        for record in folder.files.clone().take(64) {
+            let Ok(entry) = snapshot.entry(record) else { continue };
+            let Some(part) = tree.file(number, &path, &entry) else { continue };
+            let _ = tree.find(snapshot, number, part);
+        }
     }
 }
 

@@ -39,7 +39,7 @@ pub use rebuild::{Rebuilt, rebuild};
 pub use record::Record;
 pub use shelf::{Place, Shelf};
 pub use shuffle::{CHUNKS_BESIDE, Classes, Epoch, Layout, Plan, Read, Recipe, Share};
-pub use snapshot::{ChunkFacts, Entry, ReadOn, SNAPSHOT, Snapshot, build, seal_snapshot};
+pub use snapshot::{ChunkFacts, Entry, MOST_DAMAGED, ReadOn, SNAPSHOT, Snapshot, build, seal_snapshot};
 pub use storage::{Disk, Out, Storage};
 pub use verify::{Fault, Verified, verify};
 pub use writer::{About, Writer, chunk_of};

@@ -32,8 +32,8 @@ const RECORD_BYTES: usize = 64;
 const BUCKET_BYTES: usize = 4;
 const SLOT_BYTES: usize = 8;
 
-/// Records that are damaged, of which each is named.
-pub(crate) const MOST_DAMAGED: usize = 10_000;
+/// Records that are damaged, of which each is named: of a file of holes there may be billions.
+pub const MOST_DAMAGED: usize = 10_000;
 
 /// A snapshot that was opened.
 #[derive(Debug)]

@@ -25,9 +25,12 @@ impl Introduction {
     /// one. Returns in how many ns one may be looked for, if that is sooner than usual.
     pub(crate) fn ask(&mut self, now_ns: u64) -> Option<u64> {
         if self.asked_ns.is_none_or(|asked| now_ns.saturating_sub(asked) >= AGAIN_NS) {
-            self.asked_ns = Some(now_ns);
-            // Where no service is, or a busy one, it is asked again.
-            let _ = self.send();
+            match self.send() {
+                // Others call without end, and there is a place for a moment now and then.
+                Err(rustix::io::Errno::AGAIN) => return Some(SOON_NS),
+                // Where no service is, it is asked again.
+                _ => self.asked_ns = Some(now_ns),
+            }
         }
         self.asked_ns.filter(|asked| now_ns.saturating_sub(*asked) < SOON_FOR_NS).map(|_| SOON_NS)
     }

@@ -87,6 +87,49 @@ fn users_are_heard_while_the_launcher_is_busy() {
     end(&socket);
 }
 
+/// Of this thread alone, for good.
+fn become_user(uid: u32) {
+    // SAFETY: without the C library, which would have all threads become that user.
+    unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+}
+
+#[test]
+fn who_calls_again_and_again_is_answered_in_the_end_and_others_are_too() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (socket, _launcher) = serving("storm");
+    std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let hello = JobHello { name: "n".repeat(200), owner: Some(SOMEBODY), ..JobHello::default() };
+    let jobs: Vec<_> = (0..100).map(|_| call(&socket, NodeClient::Job(hello.clone()))).collect();
+    let of = |uid: u32| {
+        let socket = socket.clone();
+        move || {
+            become_user(uid);
+            asked(&socket)
+        }
+    };
+    std::thread::scope(|threads| {
+        for call in 0..100 {
+            assert!(threads.spawn(of(SOMEBODY)).join().unwrap(), "call {call}");
+        }
+        assert!(threads.spawn(of(SOMEBODY + 1)).join().unwrap(), "another user");
+    });
+    assert!(asked(&socket), "root");
+    drop(jobs);
+    end(&socket);
+}
+
+/// Whether there was an answer.
+fn asked(socket: &Path) -> bool {
+    let mut stream = StdReader::new(StdStream::connect(socket).unwrap());
+    let hello = stallscope_wire::encode(&NodeHello { stallscope: VERSION, client: NodeClient::List });
+    // It may have been hung up on already.
+    let _ = stream.get_mut().write_all(&hello);
+    let mut answer = Vec::new();
+    stream.read_until(b'\n', &mut answer).is_ok_and(|read| read > 0)
+}
+
 #[test]
 fn a_job_is_a_process_that_the_caller_has_started() {
     let (socket, mut launcher) = serving("foreign");

@@ -156,3 +156,22 @@ fn whatever_a_snapshot_says_its_folders_are_listed_or_refused() {
     }
     assert!(listings > 1000, "{listings}");
 }
+
+#[test]
+fn a_snapshot_names_no_more_folders_than_a_data_set_has() {
+    let names: Vec<Vec<u8>> =
+        (0..40).map(|number| [format!("{number:02}").as_bytes(), &b"/b".repeat(2000)].concat()).collect();
+    let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let refused = Tree::of(&parsed(bytes(&names))).unwrap_err().to_string();
+    assert!(refused.contains("more than 65616 folders"), "{refused}");
+}
+
+#[test]
+fn a_snapshot_of_holes_is_refused_early() {
+    let names: Vec<Vec<u8>> = (0..10_100).map(|number| format!("c/{number:05}").into_bytes()).collect();
+    let mut bytes = bytes(&names.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    // Behind the header and one chunk.
+    bytes[96 + 32..96 + 32 + 64 * names.len()].fill(0);
+    let refused = Tree::of(&parsed(bytes)).unwrap_err().to_string();
+    assert!(refused.contains("more than 10000 of its records are no records"), "{refused}");
+}

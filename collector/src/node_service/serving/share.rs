@@ -1,0 +1,56 @@
+//! The part of the service's time that one user may take, over all of their connections. Root, and who has some left, never wait.
+
+use crate::cpu_share::CpuShares;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often who has none left is thought of.
+const AGAIN: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Default)]
+pub(super) struct Share(Arc<Mutex<CpuShares>>);
+
+impl Share {
+    fn has(&self, payer: u32) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).has(payer)
+    }
+
+    /// Does something for a user, without a pause.
+    pub(super) fn during<T>(&self, payer: u32, does: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = does();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).took(payer, begun.elapsed());
+        done
+    }
+
+    /// Until that user has some left.
+    pub(super) async fn turn(&self, payer: u32) {
+        while !self.has(payer) {
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_had_their_share_waits_and_others_do_not() {
+        let share = Share::default();
+        for uid in [0, 7] {
+            // It has half a second at once.
+            share.0.lock().unwrap_or_else(PoisonError::into_inner).took(uid, Duration::from_millis(900));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            tokio::select! {
+                biased;
+                () = share.turn(7) => panic!("at a fifth of the time it has none for two seconds"),
+                () = share.turn(8) => {}
+            }
+            share.turn(0).await;
+            share.turn(7).await;
+        });
+    }
+}
