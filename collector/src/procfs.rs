@@ -211,7 +211,8 @@ impl CpuTicks {
         if all == 0 {
             return HostCpus::default();
         }
-        let share = |now: u64, before: u64| now.saturating_sub(before) as f64 / all as f64;
+        // Some of its counters go back at times.
+        let share = |now: u64, before: u64| (now.saturating_sub(before) as f64 / all as f64).min(1.0);
         let cpus = f64::from(self.cpus);
         HostCpus {
             all: cpus,
@@ -250,7 +251,8 @@ pub(crate) fn read_any(text: &str) {
     limit_in(text, "Max open files");
     pressure_in(text);
     if let (Some(one), Some(other)) = (cpu_ticks_in(text), cpu_ticks_in(&text.replace('1', "2"))) {
-        one.stolen_share_since(&other);
+        let since = one.since(&other);
+        assert!(since.idle <= since.all && (0.0..=1.0).contains(&since.stolen_share), "{since:?}");
     }
     variable(text.as_bytes(), "A");
 }
