@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets and runs each for some seconds: fuzz.sh SECONDS [TARGET…]; with FEATURES=collector the kernel
-# service as well, and recordings are taken for a model of their job, too.
+# service and what reads /proc as well, and recordings are taken for a model of their job, too.
 # An input that panics, takes 5 s or more than 256 MiB is kept in fuzz/found, which every later run begins with: it is to
 # be committed with the mend. What widens coverage is kept in target/fuzz-corpus.
 set -euo pipefail
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:?usage: scripts/fuzz.sh SECONDS [TARGET…]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint pack picture trace ${FEATURES:+service})
+[ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint pack picture trace ${FEATURES:+service readers})
 export CARGO_TARGET_DIR=$PWD/target
 cargo run --release --quiet -p madeup --example seeds target/fuzz-seeds
 triple=$(rustc -vV | sed -n 's/^host: //p')
@@ -23,7 +23,7 @@ failed=()
 printf '| target | executions | executions/s | coverage, edges | inputs kept |\n|---|---:|---:|---:|---:|\n'
 for target in "${targets[@]}"; do
     corpus=target/fuzz-corpus/$target log=target/fuzz-corpus/$target.txt
-    mkdir -p "$corpus" "fuzz/found/$target"
+    mkdir -p "$corpus" "fuzz/found/$target" "target/fuzz-seeds/$target"
     "target/fuzz/$triple/release/$target" "$corpus" "target/fuzz-seeds/$target" "fuzz/found/$target" \
         -artifact_prefix="fuzz/found/$target/" -seed=1 -max_total_time="$seconds" -timeout=5 -rss_limit_mb=256 -max_len=262144 \
         -print_final_stats=1 >"$log" 2>&1 </dev/null || failed+=("$target")

@@ -163,6 +163,15 @@ fn mounted(line: &str, version: Version, controller: &str) -> Option<(String, St
     right.then(|| (root.to_owned(), place.to_owned()))
 }
 
+#[cfg(fuzzing)]
+pub(crate) fn read_any(groups: &str, mounts: &str) {
+    for controller in ["memory", "cpu"] {
+        assert!(folders(groups, mounts, controller).is_none_or(|found| found.len() <= DEPTH + 1));
+    }
+    quota_in(groups);
+    of(groups, "inactive_file");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

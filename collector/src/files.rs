@@ -4,6 +4,8 @@ mod mounts;
 mod open;
 
 pub(crate) use mounts::mounted_at;
+#[cfg(fuzzing)]
+pub(crate) use mounts::read_any;
 use mounts::{Mount, Mounts};
 use stallscope_abi::files::{self, FileKey};
 use stallscope_abi::kernel::Plain;

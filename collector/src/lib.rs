@@ -42,6 +42,8 @@ mod private_mounts;
 mod probes;
 mod procfs;
 mod profiles;
+#[cfg(fuzzing)]
+mod readers_bench;
 mod registration;
 mod reporting;
 mod runtime;
@@ -77,6 +79,8 @@ pub use package::python_package;
 pub use policy::{Mode, Policy, Recordings, Unreadable};
 pub use private_mounts::{READY, open_fuse};
 pub use profiles::profiles;
+#[cfg(fuzzing)]
+pub use readers_bench::read_any;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
 #[cfg(fuzzing)]
 pub use service_bench::ServiceBench;

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stallscope_checkpoint::{Check, Checkpoint, Store};
+use stallscope_checkpoint::{Check, Checkpoint, Region, Store, StoredTensor, Target, Window};
 use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
@@ -35,6 +35,26 @@ fn place(dir: &Path, bytes: &[u8]) {
     }
 }
 
+/// Of a region larger ones are left alone.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The middle of a tensor, as where another number of ranks restores it: nothing is written beside what it is to fill.
+fn region(checkpoint: &Checkpoint, rank: u32, tensor: &StoredTensor, window: &Window) {
+    let sizes: Vec<u64> = tensor.spec.shape.iter().map(|size| size.div_ceil(2)).collect();
+    let from: Vec<u64> = tensor.spec.shape.iter().zip(&sizes).map(|(size, half)| size - half).collect();
+    let elements = sizes.iter().try_fold(1_u64, |elements, size| elements.checked_mul(*size));
+    let bytes = elements.and_then(|elements| elements.checked_mul(tensor.spec.dtype.bytes()));
+    let Some(bytes) = bytes.filter(|bytes| *bytes <= MOST_BYTES) else { return };
+    let bytes = bytes as usize;
+    let region = Region { from, to: vec![0; sizes.len()], into: sizes.clone(), sizes };
+    let mut memory = vec![0xa5; bytes + 64];
+    let target =
+        Target { name: &tensor.spec.name, to: memory.as_mut_ptr(), bytes, region: Some(&region) };
+    // SAFETY: one vector with that many bytes and more, which nobody else knows of.
+    let _ = unsafe { checkpoint.read_targets(rank, &[target], window) };
+    assert!(memory[bytes..].iter().all(|byte| *byte == 0xa5), "written behind a region");
+}
+
 fuzz_target!(|bytes: &[u8]| {
     FOLDER.with(|folder| {
         let root =
@@ -51,6 +71,13 @@ fuzz_target!(|bytes: &[u8]| {
         if let Ok(checkpoint) = Checkpoint::open(&dir) {
             let _ = checkpoint.verify(Check::Full, &|_, _| {});
             let _ = checkpoint.user(0);
+            let window = Window::default();
+            for part in checkpoint.parts.iter().take(4) {
+                let _ = checkpoint.user_bytes(part.rank);
+                for tensor in part.tensors.iter().take(8) {
+                    region(&checkpoint, part.rank, tensor, &window);
+                }
+            }
             let names =
                 checkpoint.parts.iter().flat_map(|part| &part.tensors).map(|tensor| &tensor.spec.name);
             for name in names.take(8) {

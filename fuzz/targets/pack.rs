@@ -38,6 +38,7 @@ fn snapshot(bytes: Vec<u8>) {
         }
     }
     let _ = snapshot.find(b"no name");
+    stallscope_mount::list_any(&snapshot);
 }
 
 /// What a snapshot made of it finds is what it says.
