@@ -283,6 +283,9 @@ mod tests {
     fn who_locks_a_command_line_keeps_nobody_elses_jobs_from_being_found() {
         static LOCKED: AtomicU32 = AtomicU32::new(0);
         if !rustix::process::geteuid().is_root() {
+            eprintln!(
+                "SKIPPED: who_locks_a_command_line_keeps_nobody_elses_jobs_from_being_found takes root"
+            );
             return;
         }
         let child = procfs::staged::Staged::new(|| {

@@ -96,6 +96,7 @@ fn become_user(uid: u32) {
 #[test]
 fn who_calls_again_and_again_is_answered_in_the_end_and_others_are_too() {
     if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: who_calls_again_and_again_is_answered_in_the_end_and_others_are_too takes root");
         return;
     }
     let (socket, _launcher) = serving("storm");
