@@ -35,7 +35,7 @@ def python(request):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "own_python: not for Debian's old torch, which has nothing to try there")
+    config.addinivalue_line("markers", "own_python: for the newer torch alone: Debian's has nothing to try there, or nothing of it depends on torch")
     config.addinivalue_line("markers", "system_python: for Debian's old torch alone")
 
 

@@ -297,9 +297,10 @@ LOADERS = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
-@pytest.mark.parametrize("kind", [Parts, Named, of_subset], ids=["parts", "whole", "subset"])
+@pytest.mark.parametrize(
+    "kind,workers", [(Parts, 0), (Parts, 2), (Named, 0), (of_subset, 0)], ids=["parts-0", "parts-2", "whole-0", "subset-0"]
+)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_whatever_batches_of_indices_come_in(form, kind, make, workers):
     def got(make):

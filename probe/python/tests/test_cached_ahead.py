@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ahead_sets import SAMPLES
 from collector import PACKAGE, environment, run_plain, run_warm
+from turning import old
 
 from stallscope.data.prefetch.process_table import ProcessTable
 
@@ -28,6 +29,8 @@ def case(name, *arguments):
     return json.dumps([name, *arguments])
 
 
+# Of the old torch these.
+OLD = [case("same", *one) for one in SAME[:3]] + [case("killed", KILLS)]
 CASES = [
     *[case("same", *one) for one in SAME],
     *[case("sampled", sampling) for sampling in ("importance", "reuse")],
@@ -44,9 +47,10 @@ def env(folder):
 
 @lru_cache(None)
 def outcomes(python, folder):
-    done = run_warm([python, JOB, folder, *CASES], **env(folder))
+    cases = OLD if old(python) else CASES
+    done = run_warm([python, JOB, folder, *cases], **env(folder))
     assert done.code == 0, done.err
-    return dict(zip(CASES, map(json.loads, done.out.splitlines())))
+    return dict(zip(cases, map(json.loads, done.out.splitlines())))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def outcome(python, tmp_path_factory):
     return lambda name, *arguments: outcomes(python, str(folder))[case(name, *arguments)]
 
 
-@pytest.mark.parametrize("one", SAME)
+@pytest.mark.parametrize("one", [*SAME[:3], *(pytest.param(one, marks=pytest.mark.own_python) for one in SAME[3:])])
 def test_order_samples_and_generators_are_as_without(outcome, one):
     same = outcome("same", *one)
     assert same["order"], "the draws are torch's"
@@ -68,11 +72,12 @@ def test_order_samples_and_generators_are_as_without(outcome, one):
     assert figures["kept_bytes"] <= figures["capacity_bytes"] == 384 << 10, "both spaces are in the budget"
 
 
-@pytest.mark.parametrize("order,kind,persistent", [one for one in SAME if one[1] == "parts" and one[0] == "shuffle"])
+@pytest.mark.parametrize("order,kind,persistent", [one for one in SAME[:3] if one[1] == "parts" and one[0] == "shuffle"])
 def test_no_sample_is_read_more_often_than_it_is_used(outcome, order, kind, persistent):
     assert outcome("same", order, kind, persistent)["most"] <= EPOCHS
 
 
+@pytest.mark.own_python
 def test_with_a_slow_source_most_uses_find_their_sample_read(outcome):
     slow = outcome("slow", 4)
     figures = slow["figures"]
@@ -80,10 +85,12 @@ def test_with_a_slow_source_most_uses_find_their_sample_read(outcome):
     assert figures["prefetched"] > 1000 and figures["source_bytes"] > 1500 * 800
 
 
+@pytest.mark.own_python
 def test_a_position_is_taken_up_in_mid_epoch(outcome):
     assert outcome("resumed")["same"]
 
 
+@pytest.mark.own_python
 @pytest.mark.parametrize("sampling", ["importance", "reuse"])
 def test_other_samplings_draw_and_keep_the_same(outcome, sampling):
     sampled = outcome("sampled", sampling)
@@ -92,6 +99,7 @@ def test_other_samplings_draw_and_keep_the_same(outcome, sampling):
     assert figures["hits"] + figures["misses"] == EPOCHS * SAMPLES
 
 
+@pytest.mark.own_python
 def test_errors_are_the_data_sets_own(outcome):
     assert outcome("failing", True) == outcome("failing", False)
 
@@ -102,17 +110,20 @@ def test_fetchers_that_are_killed_cost_no_sample(outcome):
     assert killed["stopped"] == "", "a few are made anew"
 
 
+@pytest.mark.own_python
 def test_a_pool_that_is_killed_costs_no_sample(outcome):
     killed = outcome("pool_killed")
     assert killed["killed"] == 1 and killed["same"]
 
 
+@pytest.mark.own_python
 def test_their_number_may_change_at_any_batch(outcome):
     turned = outcome("turned")
     assert turned["same"] and 0 < turned["fetchers"] <= 5
     assert turned["most"] == 1 and turned["reads"] == 800, "each sample is read once"
 
 
+@pytest.mark.own_python
 @pytest.mark.parametrize("persistent", [False, True])
 def test_training_forks_nobody_when_they_are_turned_and_those_turned_down_go(outcome, persistent):
     forks = outcome("forks", persistent)
@@ -120,6 +131,7 @@ def test_training_forks_nobody_when_they_are_turned_and_those_turned_down_go(out
     assert forks["by_server"] and forks["left"] == 0
 
 
+@pytest.mark.own_python
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_fork_server_that_is_killed_costs_no_sample(outcome, persistent):
     killed = outcome("server_killed", persistent)
@@ -130,6 +142,7 @@ def test_a_fork_server_that_is_killed_costs_no_sample(outcome, persistent):
         assert killed["stopped"] == "" and killed["there"][1:] == [1, 1], "the next epoch has another"
 
 
+@pytest.mark.own_python
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_job_that_reaps_all_children_keeps_no_fork_server_and_kills_nobody_else(outcome, persistent):
     reaping = outcome("reaping", persistent)
@@ -140,15 +153,18 @@ def test_a_job_that_reaps_all_children_keeps_no_fork_server_and_kills_nobody_els
     assert reaping["spared"], "another process has the number of a fork server that is gone"
 
 
+@pytest.mark.own_python
 def test_a_lock_of_the_data_set_is_never_left_held(outcome):
     locked = outcome("locked")
     assert locked["seen"] == [2] * 12 and locked["figures"]["prefetched"] > 0
 
 
+@pytest.mark.own_python
 def test_a_subset_is_fetched_from_what_is_behind_it(outcome):
     assert outcome("subset")["same"]
 
 
+@pytest.mark.own_python
 def test_nobody_outlives_a_trainer_that_is_killed(python, tmp_path):
     command = [python, JOB, tmp_path, case("trainer")]
     job = subprocess.Popen(
@@ -174,6 +190,7 @@ def hung(python, folder):
     return job, there
 
 
+@pytest.mark.own_python
 def test_a_fetcher_that_hangs_ends_with_the_trainer_though_the_fork_server_was_killed(python, tmp_path):
     job, there = hung(python, tmp_path)
     try:
@@ -188,6 +205,7 @@ def test_a_fetcher_that_hangs_ends_with_the_trainer_though_the_fork_server_was_k
     until_gone(there["fetchers"])
 
 
+@pytest.mark.own_python
 def test_a_fetcher_that_hangs_does_not_outlive_a_trainer_that_is_killed(python, tmp_path):
     job, there = hung(python, tmp_path)
     job.kill()
@@ -228,6 +246,7 @@ def is_there(pid):
         return False
 
 
+@pytest.mark.own_python
 def test_how_many_may_be_asked_for(python):
     ask = """
 import stallscope

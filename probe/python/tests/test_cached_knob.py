@@ -8,6 +8,8 @@ from cached_sets import FILES
 from collector import PACKAGE
 from turning import Turned, once
 
+pytestmark = pytest.mark.own_python
+
 JOB = Path(__file__).with_name("cached_knob_job.py")
 
 

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from cached_sets import FILES
 from collector import PACKAGE, run_warm
-from turning import old
+
+pytestmark = pytest.mark.own_python
 
 JOB = Path(__file__).with_name("cached_job.py")
 BYTES = sum(1000 + n for n in range(FILES))
 
 # Whatever else a loader may be is in test_matrix.py.
-STARTED = [("shuffle", 2, "spawn", True), ("distributed", 2, None, True)]
-# Takes longest to start: with one torch.
-FORKSERVER = ("shuffle", 2, "forkserver", True)
+STARTED = [("shuffle", 2, "spawn", True), ("distributed", 2, None, True), ("shuffle", 2, "forkserver", True)]
 
 # Data set -> what the one line says.
 PLAIN = {
@@ -54,11 +53,10 @@ CASES = [
 
 @lru_cache(None)
 def outcomes(python, folder):
-    more = [] if old(python) else [case("same", *FORKSERVER)]
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
-    done = run_warm([python, JOB, folder, *CASES, *more], **env)
+    done = run_warm([python, JOB, folder, *CASES], **env)
     assert done.code == 0, done.err
-    return dict(zip([*CASES, *more], map(json.loads, done.out.splitlines())))
+    return dict(zip(CASES, map(json.loads, done.out.splitlines())))
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +65,8 @@ def outcome(python, tmp_path_factory):
     return lambda name, *arguments: outcomes(python, str(folder))[case(name, *arguments)]
 
 
-@pytest.mark.parametrize("one", [*STARTED, pytest.param(FORKSERVER, marks=pytest.mark.own_python)])
-def test_order_and_samples_are_the_same_as_without_a_cache(outcome, python, one):
-    if one is FORKSERVER and old(python):
-        pytest.skip("forkserver is tried with the newer torch")
+@pytest.mark.parametrize("one", STARTED)
+def test_order_and_samples_are_the_same_as_without_a_cache(outcome, one):
     same = outcome("same", *one)
     assert same["order"], "the draws are torch's"
     assert same["samples"] and same["epochs_differ"], "and so is what is made of them"

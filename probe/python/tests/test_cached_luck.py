@@ -9,6 +9,8 @@ import pytest
 from cached_sets import FILES
 from collector import PACKAGE, run_warm
 
+pytestmark = pytest.mark.own_python
+
 JOB = Path(__file__).with_name("cached_job.py")
 CASES = [
     json.dumps(case)

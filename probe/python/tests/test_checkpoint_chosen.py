@@ -12,6 +12,8 @@ from test_checkpointer import assert_goes_on, checkpoints, train, whole
 
 from stallscope import Checkpointer, CheckpointError
 
+pytestmark = pytest.mark.own_python
+
 SAVES = {"10": ["save"], "20": ["save"], "30": ["save"], "31": ["exit"]}
 
 

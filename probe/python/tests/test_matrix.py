@@ -17,7 +17,7 @@ from matrix_settings import STREAMS, setting
 from turning import old
 
 JOB = Path(__file__).with_name("matrix_job.py")
-COUNT = int(os.environ.get("STALLSCOPE_MATRIX", "40"))
+COUNT = int(os.environ.get("STALLSCOPE_MATRIX", "24"))
 FIRST = int(os.environ.get("STALLSCOPE_MATRIX_FIRST", "0"))
 PLAIN = ["torch", "torch, undrawn", "positioned", "ours", "ours, other workers", "cached", "cached again"]
 TURNED = ["turned prefetch", "turned workers", "ours, turned"]
@@ -27,7 +27,7 @@ TURNED = ["turned prefetch", "turned workers", "ours, turned"]
 def outcomes(python, folder):
     """Number -> variant -> what it gave. The observed jobs run beside the others, and share the pool with them."""
     # Of an old torch a part: what it does differently it does in each setting.
-    count = -(-COUNT // 3) if old(python) else COUNT
+    count = -(-COUNT // 2) if old(python) else COUNT
     own = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
     command = [python, str(JOB), folder, str(FIRST), str(count)]
     with open(os.path.join(folder, "out"), "w+") as out, open(os.path.join(folder, "err"), "w+") as err:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from collector import PACKAGE, run, run_warm
 
+pytestmark = pytest.mark.own_python
+
 JOB = Path(__file__).with_name("substitution_job.py")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from collector import PACKAGE, run_warm
 
+pytestmark = pytest.mark.own_python
+
 JOB = Path(__file__).with_name("trace_job.py")
 HEADER = "epoch,id,bytes,score"
 
