@@ -1,7 +1,7 @@
 //! What a caller says, line by line.
 //!
 //! With its bytes a caller may pass descriptors along, which the kernel closes as they are read or the connection is closed. Before
-//! Linux 6.16 it cannot be told to refuse them, and a close may last as long as its user likes: so each read is of its user's
+//! Linux 6.16 nothing has it refuse them, and a close may last as long as its user likes: so each read is of its user's
 //! share, and a close that waits is ended.
 
 use super::Share;
