@@ -296,9 +296,12 @@ fn verify(verb: &Verify) -> Result<ExitCode> {
     Ok(if verified.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Opens a pack and says where its snapshot is not of all that is there.
 fn open(dir: &Path) -> Result<Pack> {
-    let pack = Pack::open(dir)?;
+    remarked(dir, Pack::open(dir)?)
+}
+
+/// Says where a pack's snapshot is not of all that is there.
+fn remarked(dir: &Path, pack: Pack) -> Result<Pack> {
     if let Some(sentence) = pack.is_stale() {
         terminal::say(&sentence);
     }
@@ -437,7 +440,7 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
 }
 
 fn extract(verb: &Extract) -> Result<ExitCode> {
-    let pack = open(&verb.pack)?;
+    let pack = remarked(&verb.pack, Pack::open_to_show(&verb.pack)?)?;
     let names: Vec<Vec<u8>> = verb.path.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
     let working = crate::working::Working::on(format!("extracting {}", verb.pack.display()));
     let mut sentences = Vec::new();

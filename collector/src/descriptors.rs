@@ -18,11 +18,16 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 /// How long such a wait lasts at most.
 const PATIENCE_US: libc::suseconds_t = 10_000;
 
+/// Allows this process, and what it starts from now on, as many as it may have. Programs are often started with 1024, and more for
+/// the asking. Without that they have to do.
+pub(crate) fn allow_all() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
 /// How many connections there may be, with as many descriptors as this process may have.
 pub(crate) fn places() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    // Programs that are started as root often may have 1024, and more for the asking. Without that they have to do.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    allow_all();
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHERS)
 }

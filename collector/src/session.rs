@@ -16,7 +16,7 @@ use crate::registration::{self, Registration};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
-use crate::{host, inherited, join, procfs, shims};
+use crate::{descriptors, host, inherited, join, procfs, shims};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::{JobFacts, RunSummary};
@@ -376,6 +376,8 @@ impl<'a> Session<'a> {
             metrics.publish(engine.summary());
         }
         engine.started();
+        // Each process of the job takes two, a connection and its lane. The job has been started, with its own limit.
+        descriptors::allow_all();
         Session { engine, control, kernel, server, metrics, view }
     }
 

@@ -7,17 +7,15 @@ use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::{JobKnown, Policy};
 use crate::{descriptors, host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{
-    JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, ShimHello, VERSION,
-};
+use stallscope_wire::{JobReport, JobSays, NodeClient, NodeHello, NodeReply, ShimHello, VERSION};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, UCred};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::{OwnedWriteHalf, UCred};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{interval, sleep, timeout};
@@ -38,14 +36,15 @@ const EVENTS: usize = 256;
 /// Orders that wait for the launcher: one to end and one to begin for each connection there can be. Callers wait while half of
 /// these places are taken.
 const ORDERS: usize = 4 * OF_ALL;
-
 /// So many who call are taken up in a row: who hung up again keeps others out of the queue.
 const IN_A_ROW: usize = 64;
 
+mod lines;
 mod share;
 #[cfg(test)]
 mod tests;
 
+use lines::Lines;
 use share::Share;
 
 enum Event {
@@ -120,7 +119,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         let places = OF_ALL.min(descriptors::places());
         let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
         tokio::spawn(look(Arc::clone(&looks), Finder::new(book.subordinates().clone()), sender.clone()));
-        let share = Share::default();
+        let share = Share::with_alarm();
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
         let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
@@ -288,27 +287,35 @@ fn take_up(
         (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
     let is_root = peer.uid() == 0;
     if !is_root && of_user >= most_of_a_user(of_all, places) {
-        return;
+        return share.closing(payer, || drop(stream));
     }
     *connections.entry(payer).or_default() += 1;
     let (events, own_share) = (events.clone(), share.clone());
     share.during(payer, || {
         tokio::spawn(async move {
-            hear(stream, peer, payer, &events, &own_share).await;
+            let (read, write) = stream.into_split();
+            let mut lines = Lines::new(read, payer, own_share.clone());
+            hear(&mut lines, write, peer, payer, &events, &own_share).await;
+            own_share.closing(payer, || drop(lines));
             let _ = events.send(Event::HungUp { payer }).await;
         })
     });
 }
 
 /// One connection from its greeting to its end.
-async fn hear(stream: UnixStream, peer: UCred, payer: u32, events: &mpsc::Sender<Event>, share: &Share) {
+async fn hear(
+    lines: &mut Lines,
+    mut write: OwnedWriteHalf,
+    peer: UCred,
+    payer: u32,
+    events: &mpsc::Sender<Event>,
+    share: &Share,
+) {
     let of = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     // Before it is known to have hung up: those of a user who connects without end take up that user's places, and what comes
     // beyond them costs next to nothing.
     share.turn(payer).await;
-    let (read, mut write) = stream.into_split();
-    let mut lines = BufReader::new(read);
-    let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
+    let Some(first) = lines.next(Some(HELLO)).await else { return };
     let (reply, answered) = oneshot::channel();
     let (known, answer) = match share.during(payer, || stallscope_wire::decode::<NodeHello>(&first)) {
         // A shim has its own version, which is looked at later.
@@ -329,12 +336,16 @@ async fn hear(stream: UnixStream, peer: UCred, payer: u32, events: &mpsc::Sender
     let Some(Known { job, granted }) = known else { return };
     // Once: a job does not begin twice.
     if matches!(written, Ok(Ok(())))
-        && let Some(says) = line(&mut lines).await
+        && let Some(says) = lines.next(None).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
         && events.send(Event::Started { job, pid, of }).await.is_ok()
     {
-        tokio::spawn(grant(write, granted));
-        while let Some(says) = line(&mut lines).await {
+        let (grants, own_share) = (grant(write, granted), share.clone());
+        tokio::spawn(async move {
+            let write = grants.await;
+            own_share.closing(payer, || drop(write));
+        });
+        while let Some(says) = lines.next(None).await {
             // What is no message is no reason to leave the job alone.
             let says = share.during(payer, || stallscope_wire::decode(&says));
             if let Ok(JobSays::Report(report)) = says
@@ -350,21 +361,15 @@ async fn hear(stream: UnixStream, peer: UCred, payer: u32, events: &mpsc::Sender
 }
 
 /// Until the job is gone. One that does not read is hung up on, and calls again.
-async fn grant(mut write: OwnedWriteHalf, mut granted: watch::Receiver<u64>) {
+async fn grant(mut write: OwnedWriteHalf, mut granted: watch::Receiver<u64>) -> OwnedWriteHalf {
     while granted.changed().await.is_ok() {
         let cache_bytes = *granted.borrow_and_update();
         let line = stallscope_wire::encode(&NodeReply::Granted { cache_bytes });
         if !matches!(timeout(HELLO, write.write_all(&line)).await, Ok(Ok(()))) {
-            return;
+            break;
         }
     }
-}
-
-/// The next line; `None` where none comes within its limit.
-async fn line(lines: &mut BufReader<OwnedReadHalf>) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    lines.take(NODE_LINE_BYTES as u64).read_until(b'\n', &mut line).await.ok()?;
-    line.ends_with(b"\n").then_some(line)
+    write
 }
 
 struct Answer {

@@ -34,7 +34,7 @@ impl Served {
         // A part of them is for chunks, which are opened at each read beyond that.
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-        let pack = Pack::open(dir)?;
+        let pack = Pack::open_to_show(dir)?;
         if let Some(sentence) = pack.is_stale() {
             say(&sentence);
         }

@@ -6,7 +6,7 @@ use crate::error::{Doing, Error, Result};
 use crate::id::Id;
 use crate::snapshot::SNAPSHOT;
 use crate::storage::UNFINISHED;
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stallscope_folder::{Folder, find};
 use std::ffi::OsStr;
@@ -27,10 +27,15 @@ pub(crate) struct Listing {
     pub(crate) has_others: bool,
 }
 
-/// A pack's folder that is only read: links of anybody lead there.
+/// A pack's folder that is read by whom it is for: links of anybody lead there.
 pub(crate) fn to_read(dir: &Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     rustix::fs::open(dir, flags, Mode::empty()).doing("list", dir)
+}
+
+/// A pack's folder that is read to be shown to others: another user's link leads there where its maker may look as well.
+pub(crate) fn to_show(dir: &Path) -> Result<OwnedFd> {
+    find(None, dir).map_err(io::Error::from).doing("open", dir)
 }
 
 /// A pack's folder that is changed: another user's link does not lead there.
@@ -96,19 +101,16 @@ pub(crate) fn lock(folder: &Folder) -> Result<File> {
     }
 }
 
-/// Opens an ordinary file for reading: no pipe is waited for, and no device is opened, since opening one may act.
-pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
-    open_plain_in(&CWD, path)
-}
-
-/// The same, where it is in a folder.
+/// Opens an ordinary file of a pack for reading: no pipe is waited for, and no device is opened, since opening one may act. Another
+/// user's link leads to what that user may read, and to nothing else: who may read more, as root, shows a mounted or extracted pack
+/// to others.
 pub(crate) fn open_plain_in(folder: &impl AsFd, path: &Path) -> io::Result<File> {
     // What was found, and nothing that comes in its place meanwhile, is what is opened then.
-    let found = rustix::fs::openat(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    open_found(&found, || rustix::fs::openat(folder, path, TO_READ, Mode::empty()))
+    let found = find(Some(folder.as_fd()), path)?;
+    open_found(&found, || rustix::fs::openat(folder, path, TO_READ | OFlags::NOFOLLOW, Mode::empty()))
 }
 
-/// The same of a source, where another user's link leads to what that user may read, and to nothing else.
+/// The same of a source, which may be named from anywhere.
 pub(crate) fn open_source(folder: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<File> {
     let found = find(folder, path)?;
     // By its name another could be opened.

@@ -3,12 +3,12 @@
 use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::deleted::Deleted;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{is_folder, list, open_plain, to_read};
+use crate::folder::{is_folder, list, open_plain_in, to_read, to_show};
 use crate::id::Id;
 use crate::names::shown;
 use crate::record::CODEC_NONE;
 use crate::shelf::{Place, Shelf};
-use crate::snapshot::{ChunkFacts, Entry, SNAPSHOT, Snapshot, version};
+use crate::snapshot::{ChunkFacts, Entry, Snapshot, version};
 use stallscope_folder::Folder;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -27,6 +27,8 @@ const SEEN: i32 = -2;
 #[derive(Debug)]
 pub struct Pack {
     dir: PathBuf,
+    /// What was opened there, whatever comes in its place.
+    folder: OwnedFd,
     snapshot: Snapshot,
     /// A descriptor for each chunk that was opened. No lock is taken for them: a process that is forked while another thread
     /// held it would wait for it for good.
@@ -42,17 +44,25 @@ impl Pack {
     pub fn open(dir: &Path) -> Result<Pack> {
         let dir = std::path::absolute(dir).doing("find", dir)?;
         is_folder(&dir)?;
-        Pack::of(&to_read(&dir)?, dir)
+        Pack::of(to_read(&dir)?, dir)
+    }
+
+    /// The same, to be shown to others: another user's link leads to no pack that its maker may not look into.
+    pub fn open_to_show(dir: &Path) -> Result<Pack> {
+        let dir = std::path::absolute(dir).doing("find", dir)?;
+        is_folder(&dir)?;
+        Pack::of(to_show(&dir)?, dir)
     }
 
     /// The pack in a folder that is about to be changed.
     pub(crate) fn open_in(folder: &Folder) -> Result<Pack> {
         let dir = folder.path();
-        Pack::of(folder, std::path::absolute(dir).doing("find", dir)?)
+        let again = folder.as_fd().try_clone_to_owned().doing("open", dir)?;
+        Pack::of(again, std::path::absolute(dir).doing("find", dir)?)
     }
 
-    fn of(folder: &impl AsFd, dir: PathBuf) -> Result<Pack> {
-        let listing = list(folder, &dir)?;
+    fn of(folder: OwnedFd, dir: PathBuf) -> Result<Pack> {
+        let listing = list(&folder, &dir)?;
         if !listing.has_snapshot {
             let what = match listing.chunks.is_empty() {
                 true => "is no pack: it has neither a snapshot nor chunks".into(),
@@ -64,8 +74,8 @@ impl Pack {
             return Err(Error::Refused(format!("{} {what}", dir.display())));
         }
         // A change replaces it before the snapshot.
-        let deleted = Deleted::read(folder, &dir);
-        let snapshot = Snapshot::open_in(folder, &dir)?;
+        let deleted = Deleted::read(&folder, &dir);
+        let snapshot = Snapshot::open_in(&folder, &dir)?;
         let named =
             (0..snapshot.chunks()).map(|number| snapshot.chunk(number)).collect::<Result<Vec<_>>>()?;
         let is_there = |id: &Id| listing.chunks.binary_search(id).is_ok();
@@ -76,7 +86,16 @@ impl Pack {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let left = (limit.unwrap_or(u64::MAX) / OPEN_PART).min(MOST_OPEN) as usize;
         let opened = named.iter().map(|_| AtomicI32::new(CLOSED)).collect();
-        Ok(Pack { dir, snapshot, opened, left: AtomicUsize::new(left), missing, newer, other_deletions })
+        Ok(Pack {
+            dir,
+            folder,
+            snapshot,
+            opened,
+            left: AtomicUsize::new(left),
+            missing,
+            newer,
+            other_deletions,
+        })
     }
 
     /// Its folder, absolute.
@@ -250,7 +269,8 @@ impl Pack {
             // SAFETY: a descriptor that was put into this place stays open until `self` is dropped.
             return Ok(act(unsafe { BorrowedFd::borrow_raw(known) }));
         }
-        let file = match open_plain(path) {
+        let name = path.file_name().unwrap_or_default();
+        let file = match open_plain_in(&self.folder, name.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_replaced() => {
                 let dir = self.dir.display();
                 return Err(Error::Refused(format!(
@@ -269,7 +289,7 @@ impl Pack {
 
     /// Whether the folder has the snapshot of another state by now.
     fn is_replaced(&self) -> bool {
-        let now = Snapshot::open(&self.dir.join(SNAPSHOT));
+        let now = to_read(&self.dir).and_then(|folder| Snapshot::open_in(&folder, &self.dir));
         now.is_ok_and(|now| now.version() != self.snapshot.version())
     }
 

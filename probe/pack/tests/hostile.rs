@@ -402,3 +402,50 @@ fn another_users_links_are_packed_where_that_user_may_read_what_they_lead_to() {
     let refused = pack(shards, &at("other"), Options::default(), &Disk, &mut |_| {}).unwrap_err();
     assert!(refused.to_string().contains("another user's link"), "{refused}");
 }
+
+/// Root may read every file, and shows a pack that is mounted, or what is extracted, to others. A snapshot says what its maker likes,
+/// also the checksum of one byte of a file that is no chunk: one of 256 guesses is right.
+#[test]
+fn another_users_link_in_a_pack_leads_to_what_that_user_may_read() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: another_users_link_in_a_pack_leads_to_what_that_user_may_read takes root");
+        return;
+    }
+    let (root, dir) = made(&[(b"a/0", &[7; 100])]);
+    let secret = root.path().join("secret");
+    fs::write(&secret, b"root:password".repeat(100)).unwrap();
+    let chunk = dir.join(Id::written(1, [0; 8]).file_name());
+    let mut described = Chunk::read(&fs::File::open(&chunk).unwrap(), &chunk).unwrap();
+    described.bytes = 1300;
+    let record = &mut described.records[0];
+    (record.offset, record.stored_bytes, record.bytes, record.crc) = (5, 1, 1, crc32c::crc32c(b"p"));
+    fs::write(dir.join("snapshot"), build(described.pack, &[described], &Deleted::default()).unwrap())
+        .unwrap();
+    fs::remove_file(&chunk).unwrap();
+    let read = || {
+        let opened = Pack::open(&dir)?;
+        let entry = opened.snapshot().entry(0)?;
+        let mut byte = [0];
+        opened.read(&entry, &mut byte).map(|()| byte)
+    };
+    let link = |to: &Path, at: &Path, uid: u32| {
+        let _ = fs::remove_file(at);
+        symlink(to, at).unwrap();
+        std::os::unix::fs::lchown(at, Some(uid), Some(uid)).unwrap();
+    };
+    link(&secret, &chunk, 0);
+    assert_eq!(read().unwrap(), *b"p", "root's own link leads on");
+    link(&secret, &chunk, 4343);
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let refused = read().unwrap_err().to_string();
+    assert!(refused.contains("another user's link"), "{refused}");
+    std::os::unix::fs::chown(&secret, Some(4343), Some(4343)).unwrap();
+    assert_eq!(read().unwrap(), *b"p", "what is theirs they may show");
+    // The snapshot itself, which has the names of all files.
+    let theirs = root.path().join("snapshot");
+    fs::rename(dir.join("snapshot"), &theirs).unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o600)).unwrap();
+    link(&theirs, &dir.join("snapshot"), 4343);
+    let refused = read().unwrap_err().to_string();
+    assert!(refused.contains("another user's link"), "{refused}");
+}

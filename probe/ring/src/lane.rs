@@ -1,12 +1,15 @@
 use crate::error::{Error, Result};
 use crate::layout::{
-    CAPACITY_AT, DROPPED_AT, LONG_HEAD_AT, LONG_TAIL_AT, MAGIC, MAGIC_AT, RECORDS_AT, SHORT_HEAD_AT,
-    SHORT_TAIL_AT, VERSION_AT, lane_bytes, long_at, pair, unpair,
+    CAPACITY_AT, DROPPED_AT, HEADER_BYTES, LONG_HEAD_AT, LONG_TAIL_AT, MAGIC, MAGIC_AT, RECORDS_AT,
+    SHORT_HEAD_AT, SHORT_TAIL_AT, VERSION_AT, lane_bytes, long_at, pair, short_records, unpair,
 };
 use crate::mapping::Mapping;
-use crate::spsc::{Consumer, Producer, Ring, Shared};
-use stallscope_abi::lane::{Record, VERSION};
+use crate::spsc::{Consumer, Ends, Producer, Ring, Shared, Which};
+use stallscope_abi::lane::{Record, VERSION, WORDS};
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 
 /// Most records a lane may have (48 MiB of them).
 pub const MAX_CAPACITY: u32 = 1 << 20;
@@ -14,19 +17,30 @@ pub const MAX_CAPACITY: u32 = 1 << 20;
 /// For so many a writer takes a month at least.
 const MOST_DROPPED: u64 = 1 << 48;
 
-/// A reader of many lanes would in time have all of their pages in its own account: after so many records of the long
-/// ring (16 pages of them, as many as one fault maps) it lets go of those that it has read.
-const KEPT_RECORDS: u64 = 16 * 85;
+/// Records that are read at a time.
+const AT_ONCE: u64 = 128;
+const RECORD_BYTES: usize = size_of::<Record>();
 
-/// `long_at` is where the long ring begins.
+/// The ends of both rings of a lane whose long one holds `capacity` records.
 #[inline]
-fn shared(mapping: &Mapping, long_at: usize) -> Shared<'_> {
+fn ends(mapping: &Mapping, capacity: u32) -> [Ends<'_>; 2] {
     let words = mapping.words();
-    let (short, long) = words.split_at(long_at);
+    let of = |head: usize, tail: usize, capacity: u32| Ends {
+        head: &words[head],
+        tail: &words[tail],
+        capacity: u64::from(capacity),
+    };
+    [of(SHORT_HEAD_AT, SHORT_TAIL_AT, short_records(capacity)), of(LONG_HEAD_AT, LONG_TAIL_AT, capacity)]
+}
+
+#[inline]
+fn shared(mapping: &Mapping, capacity: u32) -> Shared<'_> {
+    let (short, long) = mapping.words().split_at(long_at(capacity));
+    let [short_ends, long_ends] = ends(mapping, capacity);
     Shared {
-        short: Ring { head: &words[SHORT_HEAD_AT], tail: &words[SHORT_TAIL_AT], words: &short[RECORDS_AT..] },
-        long: Ring { head: &words[LONG_HEAD_AT], tail: &words[LONG_TAIL_AT], words: long },
-        dropped: &words[DROPPED_AT],
+        short: Ring { ends: short_ends, words: &short[RECORDS_AT..] },
+        long: Ring { ends: long_ends, words: long },
+        dropped: &mapping.words()[DROPPED_AT],
     }
 }
 
@@ -35,7 +49,7 @@ fn shared(mapping: &Mapping, long_at: usize) -> Shared<'_> {
 #[derive(Debug)]
 pub struct Writer {
     mapping: Mapping,
-    long_at: usize,
+    capacity: u32,
     producer: Producer,
 }
 
@@ -55,31 +69,31 @@ impl Writer {
         mapping.store(VERSION_AT, pair(VERSION, size_of::<Record>() as u32));
         mapping.store(CAPACITY_AT, pair(capacity, std::process::id()));
         mapping.store(MAGIC_AT, MAGIC);
-        Ok((Writer { mapping, long_at: long_at(capacity), producer: Producer::default() }, fd))
+        Ok((Writer { mapping, capacity, producer: Producer::default() }, fd))
     }
 
     /// Appends `record`; `false` when the lane is full, and then it is counted as dropped.
     #[inline]
     pub fn push(&mut self, record: &Record) -> bool {
-        self.producer.push(shared(&self.mapping, self.long_at), record.words())
+        self.producer.push(shared(&self.mapping, self.capacity), record.words())
     }
 
     /// Counts a record that could not even be offered.
     pub fn count_dropped(&mut self) {
-        self.producer.count_dropped(shared(&self.mapping, self.long_at));
+        self.producer.count_dropped(shared(&self.mapping, self.capacity));
     }
 }
 
-/// The reading end.
+/// The reading end. It has the header of the lane in its memory alone, and records are copied out by the kernel: a hostile writer
+/// may claim records in pages that it never made, or took back, and who touched these would make them.
 #[derive(Debug)]
 pub struct Reader {
-    mapping: Mapping,
-    long_at: usize,
+    header: Mapping,
+    file: File,
+    capacity: u32,
     consumer: Consumer,
     pid: u32,
     resyncs: u64,
-    /// Records of the long ring handed over since pages were last given back.
-    kept: u64,
 }
 
 /// What one [`Reader::drain`] did.
@@ -102,26 +116,24 @@ impl Reader {
     /// [`Error::Version`] for another layout, [`Error::System`] when it cannot be mapped.
     pub fn open(fd: OwnedFd) -> Result<Reader> {
         let sizes = lane_bytes(1)..=lane_bytes(MAX_CAPACITY);
-        let (mapping, bytes) = Mapping::open(&fd, sizes, Error::NotALane)?;
-        let (pid, capacity) = check_header(&mapping, bytes)?;
-        let long_at = long_at(capacity);
-        let consumer = Consumer::resume(shared(&mapping, long_at));
-        Ok(Reader { mapping, long_at, consumer, pid, resyncs: 0, kept: 0 })
+        let (header, bytes) = Mapping::open(&fd, HEADER_BYTES, sizes, Error::NotALane)?;
+        let (pid, capacity) = check_header(&header, bytes)?;
+        let [short, long] = ends(&header, capacity);
+        let consumer = Consumer::resume(short, long);
+        Ok(Reader { header, file: File::from(fd), capacity, consumer, pid, resyncs: 0 })
     }
 
     /// Hands the records that are there now to `each`, oldest first; `most` of them and at most a lane full, so a
     /// writer that never stops cannot hold the reader.
     pub fn drain(&mut self, most: u64, mut each: impl FnMut(&Record)) -> Drained {
-        let shared = shared(&self.mapping, self.long_at);
-        match self.consumer.drain(shared, most, |words| each(&Record::from_words(words))) {
-            Ok(taken) => {
-                self.kept += taken.long;
-                if self.kept >= KEPT_RECORDS {
-                    self.kept = 0;
-                    self.mapping.release();
-                }
-                Drained { records: taken.short + taken.long, left: taken.left, resynced: false }
-            }
+        let Reader { header, file, capacity, consumer, .. } = self;
+        let [short, long] = ends(header, *capacity);
+        let read = |which, from, count| match which {
+            Which::Short => read(file, HEADER_BYTES, short, from, count, &mut each),
+            Which::Long => read(file, long_at(*capacity) * 8, long, from, count, &mut each),
+        };
+        match consumer.drain(short, long, most, read) {
+            Ok(taken) => Drained { records: taken.short + taken.long, left: taken.left, resynced: false },
             Err(crate::spsc::Nonsense) => {
                 self.resyncs += 1;
                 Drained { resynced: true, ..Drained::default() }
@@ -131,7 +143,7 @@ impl Reader {
 
     /// Records the writer dropped because the lane was full, since it was made; by its own word, as far as that can be true.
     pub fn dropped(&self) -> u64 {
-        self.mapping.load(DROPPED_AT).min(MOST_DROPPED)
+        self.header.load(DROPPED_AT).min(MOST_DROPPED)
     }
 
     /// How often [`Drained::resynced`] happened.
@@ -141,13 +153,39 @@ impl Reader {
 
     /// Memory that the lane takes once all of it is written to.
     pub fn bytes(&self) -> usize {
-        self.mapping.words().len() * 8
+        lane_bytes(self.capacity)
     }
 
     /// pid of the writer, in the writer's own pid namespace and by its own word.
     pub fn pid(&self) -> u32 {
         self.pid
     }
+}
+
+/// Hands over `count` records of the ring that begins at byte `at`, from number `from` on.
+fn read(
+    file: &File,
+    at: usize,
+    ring: Ends<'_>,
+    mut from: u64,
+    mut count: u64,
+    mut each: impl FnMut(&Record),
+) -> io::Result<()> {
+    let mut bytes = [0; AT_ONCE as usize * RECORD_BYTES];
+    while count > 0 {
+        let place = ring.place(from);
+        let now = count.min(AT_ONCE).min(ring.capacity - place);
+        let bytes = &mut bytes[..now as usize * RECORD_BYTES];
+        file.read_exact_at(bytes, at as u64 + place * RECORD_BYTES as u64)?;
+        for record in bytes.as_chunks::<RECORD_BYTES>().0 {
+            let (words, _) = record.as_chunks::<8>();
+            each(&Record::from_words(std::array::from_fn::<_, WORDS, _>(|nth| {
+                u64::from_ne_bytes(words[nth])
+            })));
+        }
+        (from, count) = (from.wrapping_add(now), count - now);
+    }
+    Ok(())
 }
 
 /// Gives the writer's pid and the long ring's capacity.

@@ -26,6 +26,9 @@ pub(crate) const fn short_records(capacity: u32) -> u32 {
     if capacity > SHORT_RECORDS { SHORT_RECORDS } else { 0 }
 }
 
+/// The header alone.
+pub(crate) const HEADER_BYTES: usize = RECORDS_AT * 8;
+
 /// Where the long ring begins, in words.
 pub(crate) const fn long_at(capacity: u32) -> usize {
     RECORDS_AT + short_records(capacity) as usize * WORDS

@@ -1,7 +1,7 @@
 //! Memory shared with another process: a sealed memfd that is only ever reached as 8-byte atomics.
 
 use crate::error::{Error, Result, system};
-use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use std::ops::RangeInclusive;
@@ -34,9 +34,13 @@ impl Mapping {
         Ok((Mapping::new(fd.as_fd(), bytes)?, fd))
     }
 
-    /// Somebody else's memory behind `fd`, and its size. `refuse` makes an error of why it is none.
+    /// The first `mapped` bytes of somebody else's memory behind `fd`, and its size. `refuse` makes an error of why it is none.
+    ///
+    /// No more is mapped than has to be: who touches a page that its maker left out makes it, and their control group is charged
+    /// for it as long as its maker keeps the memory, whatever becomes of them.
     pub(crate) fn open(
         fd: &OwnedFd,
+        mapped: usize,
         sizes: RangeInclusive<usize>,
         refuse: impl Fn(&'static str) -> Error,
     ) -> Result<(Mapping, usize)> {
@@ -54,7 +58,7 @@ impl Mapping {
         if !sizes.contains(&bytes) {
             return Err(refuse("it has another size"));
         }
-        Ok((Mapping::new(fd.as_fd(), bytes)?, bytes))
+        Ok((Mapping::new(fd.as_fd(), mapped.min(bytes))?, bytes))
     }
 
     fn new(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping> {
@@ -70,13 +74,6 @@ impl Mapping {
         // SAFETY: the mapping is page-aligned, `words * 8` bytes long, shared, writable and cannot shrink under
         // us (sealed); AtomicU64 allows any bytes and any concurrent atomic access, from other processes too.
         unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast::<AtomicU64>(), self.words) }
-    }
-
-    /// Gives our share of the pages back; what is in them stays.
-    pub(crate) fn release(&self) {
-        // SAFETY: the mapping is shared and of a file, so that its pages only leave our page table, and the next
-        // access finds them in the file as they are. Nobody holds a reference into it but through atomics.
-        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 
     pub(crate) fn load(&self, at: usize) -> u64 {

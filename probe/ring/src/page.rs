@@ -93,7 +93,7 @@ impl CollectorSide {
     /// [`Error::NotAPage`] for anything that is not a sealed memfd of the right size and header, [`Error::System`]
     /// when it cannot be mapped.
     pub fn open(fd: &OwnedFd) -> Result<CollectorSide> {
-        let (mapping, _) = Mapping::open(fd, BYTES..=BYTES, Error::NotAPage)?;
+        let (mapping, _) = Mapping::open(fd, BYTES, BYTES..=BYTES, Error::NotAPage)?;
         if mapping.load(MAGIC_AT) != MAGIC {
             return Err(Error::NotAPage("it does not begin like one"));
         }

@@ -10,7 +10,7 @@
 //!   ring from then on cannot overtake.
 //!
 //! `head` and `tail` count records since the lane was made and never wrap in practice. Records are moved as
-//! relaxed atomic words: the other side may be hostile and write while we read, which must not be undefined.
+//! relaxed atomic words, or by the kernel: the other side may be hostile and write while we read, which must not be undefined.
 
 use stallscope_abi::lane::WORDS;
 
@@ -19,33 +19,51 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What both sides see of one ring. `words.len()` is `WORDS` times a power of two, or 0.
+/// How far one ring is written and read, and how many records it holds: a power of two, or 0.
 #[derive(Clone, Copy)]
-pub(crate) struct Ring<'a> {
+pub(crate) struct Ends<'a> {
     pub(crate) head: &'a AtomicU64,
     pub(crate) tail: &'a AtomicU64,
+    pub(crate) capacity: u64,
+}
+
+impl Ends<'_> {
+    /// Where the record of this number is, in records. To be called for a ring that holds some.
+    #[inline]
+    pub(crate) fn place(&self, number: u64) -> u64 {
+        number & (self.capacity - 1)
+    }
+}
+
+/// What its writer sees of one ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'a> {
+    pub(crate) ends: Ends<'a>,
+    /// `WORDS` for each record that it holds.
     pub(crate) words: &'a [AtomicU64],
 }
 
 impl<'a> Ring<'a> {
     #[inline]
-    fn capacity(&self) -> u64 {
-        (self.words.len() / WORDS) as u64
-    }
-
-    #[inline]
-    fn slot(&self, position: u64) -> &'a [AtomicU64] {
-        let at = (position & (self.capacity() - 1)) as usize * WORDS;
+    fn slot(&self, number: u64) -> &'a [AtomicU64] {
+        let at = self.ends.place(number) as usize * WORDS;
         &self.words[at..at + WORDS]
     }
 }
 
-/// What both sides see of a lane.
+/// What the writer sees of a lane.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub(crate) short: Ring<'a>,
     pub(crate) long: Ring<'a>,
     pub(crate) dropped: &'a AtomicU64,
+}
+
+/// Which of a lane's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Short,
+    Long,
 }
 
 /// The writer's account of one ring; it never reads `head` back.
@@ -59,9 +77,10 @@ impl Written {
     /// Appends a record, or refuses it when the reader is a whole ring behind.
     #[inline]
     fn push(&mut self, ring: Ring<'_>, record: [u64; WORDS]) -> bool {
-        if self.head.wrapping_sub(self.tail_seen) >= ring.capacity() {
-            let tail = ring.tail.load(Ordering::Acquire);
-            if self.head.wrapping_sub(tail) >= ring.capacity() {
+        let Ends { head, tail, capacity } = ring.ends;
+        if self.head.wrapping_sub(self.tail_seen) >= capacity {
+            let tail = tail.load(Ordering::Acquire);
+            if self.head.wrapping_sub(tail) >= capacity {
                 return false;
             }
             self.tail_seen = tail;
@@ -70,7 +89,7 @@ impl Written {
             word.store(value, Ordering::Relaxed);
         }
         self.head += 1;
-        ring.head.store(self.head, Ordering::Release);
+        head.store(self.head, Ordering::Release);
         true
     }
 }
@@ -89,7 +108,7 @@ impl Producer {
     /// Appends a record, or counts it as dropped when both rings are full.
     #[inline]
     pub(crate) fn push(&mut self, shared: Shared<'_>, record: [u64; WORDS]) -> bool {
-        if self.moved && shared.long.tail.load(Ordering::Acquire) == self.long.head {
+        if self.moved && shared.long.ends.tail.load(Ordering::Acquire) == self.long.head {
             self.moved = false;
         }
         if !self.moved && self.short.push(shared.short, record) {
@@ -116,7 +135,7 @@ pub(crate) struct Consumer {
     long_tail: u64,
 }
 
-/// A `head` and its `tail` contradict each other.
+/// A `head` and its `tail` contradict each other, or records could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Nonsense;
 
@@ -130,41 +149,47 @@ pub(crate) struct Taken {
 
 impl Consumer {
     /// Continues where the last reader stopped.
-    pub(crate) fn resume(shared: Shared<'_>) -> Consumer {
+    pub(crate) fn resume(short: Ends<'_>, long: Ends<'_>) -> Consumer {
         Consumer {
-            short_tail: shared.short.tail.load(Ordering::Acquire),
-            long_tail: shared.long.tail.load(Ordering::Acquire),
+            short_tail: short.tail.load(Ordering::Acquire),
+            long_tail: long.tail.load(Ordering::Acquire),
         }
     }
 
-    /// Hands over the oldest `most` of what is there now, at most both rings full. The writer gets the slots back
-    /// afterwards, so a reader that dies in between leaves these records to the next one.
+    /// Has `read` hand over the oldest `most` of what is there now, at most both rings full: so many records of a ring from the
+    /// one of a number on. The writer gets the slots back afterwards, so a reader that dies in between leaves these records to
+    /// the next one.
     ///
-    /// A `head` that no honest writer can have made moves the reader to both and gives [`Nonsense`].
+    /// A `head` that no honest writer can have made moves the reader to both and gives [`Nonsense`], and so does a `read` that
+    /// fails.
     pub(crate) fn drain(
         &mut self,
-        shared: Shared<'_>,
+        short: Ends<'_>,
+        long: Ends<'_>,
         most: u64,
-        mut each: impl FnMut([u64; WORDS]),
+        mut read: impl FnMut(Which, u64, u64) -> std::io::Result<()>,
     ) -> Result<Taken, Nonsense> {
-        let Shared { short, long, .. } = shared;
         // In this order: see above.
         let long_head = long.head.load(Ordering::Acquire);
         let short_head = short.head.load(Ordering::Acquire);
         let in_short = short_head.wrapping_sub(self.short_tail);
         let in_long = long_head.wrapping_sub(self.long_tail);
-        let honest = in_short <= short.capacity() && in_long <= long.capacity();
-        let (mut short_tail, mut long_tail, mut taken) = (short_head, long_head, Taken::default());
-        if honest {
+        let is_honest = in_short <= short.capacity && in_long <= long.capacity;
+        let mut taken = Taken::default();
+        if is_honest {
             taken.short = in_short.min(most);
             // None before all of the short ring.
             taken.long = in_long.min(most - taken.short);
             taken.left = in_short + in_long - taken.short - taken.long;
-            hand_over(short, self.short_tail, taken.short, &mut each);
-            hand_over(long, self.long_tail, taken.long, &mut each);
-            short_tail = self.short_tail.wrapping_add(taken.short);
-            long_tail = self.long_tail.wrapping_add(taken.long);
         }
+        let is_read = is_honest
+            && read(Which::Short, self.short_tail, taken.short).is_ok()
+            && read(Which::Long, self.long_tail, taken.long).is_ok();
+        let (short_tail, long_tail) = if is_read {
+            (self.short_tail.wrapping_add(taken.short), self.long_tail.wrapping_add(taken.long))
+        } else {
+            (short_head, long_head)
+        };
         // A word that is not written stays in the writer's cache.
         for (ring, tail, to) in
             [(short, &mut self.short_tail, short_tail), (long, &mut self.long_tail, long_tail)]
@@ -174,14 +199,7 @@ impl Consumer {
                 ring.tail.store(to, Ordering::Release);
             }
         }
-        if honest { Ok(taken) } else { Err(Nonsense) }
-    }
-}
-
-fn hand_over(ring: Ring<'_>, tail: u64, count: u64, each: &mut impl FnMut([u64; WORDS])) {
-    for offset in 0..count {
-        let slot = ring.slot(tail.wrapping_add(offset));
-        each(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed)));
+        if is_read { Ok(taken) } else { Err(Nonsense) }
     }
 }
 
@@ -211,8 +229,25 @@ mod tests {
         }
 
         fn shared(&self) -> Shared<'_> {
-            let ring = |n: usize| Ring { head: &self.heads[n], tail: &self.tails[n], words: &self.words[n] };
+            let ring = |n: usize| {
+                let words = &self.words[n];
+                let capacity = (words.len() / WORDS) as u64;
+                Ring { ends: Ends { head: &self.heads[n], tail: &self.tails[n], capacity }, words }
+            };
             Shared { short: ring(0), long: ring(1), dropped: &self.dropped }
+        }
+
+        fn drain(&self, consumer: &mut Consumer, most: u64, seen: &mut Vec<[u64; WORDS]>) {
+            let Shared { short, long, .. } = self.shared();
+            let read = |which, from: u64, count: u64| {
+                let ring = if which == Which::Short { short } else { long };
+                for number in from..from + count {
+                    let slot = ring.slot(number);
+                    seen.push(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed)));
+                }
+                Ok(())
+            };
+            consumer.drain(short.ends, long.ends, most, read).unwrap();
         }
     }
 
@@ -230,14 +265,15 @@ mod tests {
                 }
             });
             let mut seen = Vec::new();
-            let mut consumer = Consumer::resume(memory.shared());
+            let Shared { short, long, .. } = memory.shared();
+            let mut consumer = Consumer::resume(short.ends, long.ends);
             for _ in 0..drains {
                 let before = seen.len();
-                consumer.drain(memory.shared(), most, |record| seen.push(record)).unwrap();
+                memory.drain(&mut consumer, most, &mut seen);
                 assert!((seen.len() - before) as u64 <= most);
             }
             writer.join().unwrap();
-            consumer.drain(memory.shared(), u64::MAX, |record| seen.push(record)).unwrap();
+            memory.drain(&mut consumer, u64::MAX, &mut seen);
             assert!(seen.iter().all(|record| record.iter().all(|word| *word == record[0])), "torn: {seen:?}");
             assert!(seen.windows(2).all(|pair| pair[0][0] < pair[1][0]), "out of order: {seen:?}");
             assert_eq!(seen.len() as u64 + memory.dropped.load(Ordering::Relaxed), pushes);

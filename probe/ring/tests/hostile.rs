@@ -131,3 +131,23 @@ proptest! {
         }
     }
 }
+
+/// Where nothing was written nothing is, and who reads it is not to be charged for memory that outlives them.
+#[test]
+fn records_that_were_never_written_take_no_memory() {
+    const MANY: u32 = 1 << 16;
+    let (_writer, fd) = Writer::create(MANY).unwrap();
+    let file = File::from(fd.try_clone().unwrap());
+    let mut reader = Reader::open(fd).unwrap();
+    for at in [64, 72] {
+        file.write_all_at(&u64::from(if at == 64 { 256 } else { MANY }).to_ne_bytes(), at).unwrap();
+    }
+    let mut records = 0;
+    reader.drain(u64::MAX, |record| {
+        assert_eq!(record.words(), [0; 6]);
+        records += 1;
+    });
+    assert_eq!(records, u64::from(MANY) + 256);
+    let held_bytes = rustix::fs::fstat(&file).unwrap().st_blocks * 512;
+    assert!(held_bytes <= 64 << 10, "{held_bytes} bytes came to be by being read");
+}

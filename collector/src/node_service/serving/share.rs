@@ -1,6 +1,7 @@
 //! The part of the service's time that one user may take, over all of their connections. Root, and who has some left, never wait.
 
 use crate::cpu_share::CpuShares;
+use crate::descriptors::Alarm;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,19 +9,32 @@ use std::time::{Duration, Instant};
 const AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Default)]
-pub(super) struct Share(Arc<Mutex<CpuShares>>);
+pub(super) struct Share {
+    shares: Arc<Mutex<CpuShares>>,
+    alarm: Alarm,
+}
 
 impl Share {
+    /// For the main thread, which serves.
+    pub(super) fn with_alarm() -> Share {
+        Share { alarm: Alarm::ready(), ..Share::default() }
+    }
+
     fn has(&self, payer: u32) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).has(payer)
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner).has(payer)
     }
 
     /// Does something for a user, without a pause.
     pub(super) fn during<T>(&self, payer: u32, does: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = does();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).took(payer, begun.elapsed());
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner).took(payer, begun.elapsed());
         done
+    }
+
+    /// The same, in which something may be closed that the user has passed along.
+    pub(super) fn closing<T>(&self, payer: u32, does: impl FnOnce() -> T) -> T {
+        self.during(payer, || self.alarm.during(does))
     }
 
     /// Until that user has some left.
@@ -40,7 +54,7 @@ mod tests {
         let share = Share::default();
         for uid in [0, 7] {
             // It has half a second at once.
-            share.0.lock().unwrap_or_else(PoisonError::into_inner).took(uid, Duration::from_millis(900));
+            share.shares.lock().unwrap_or_else(PoisonError::into_inner).took(uid, Duration::from_millis(900));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {

@@ -11,6 +11,12 @@ const SOMEBODY: u32 = 4242;
 
 /// A service in a folder of its own, and the launcher's end.
 fn serving(name: &str) -> (std::path::PathBuf, StdStream) {
+    let (socket, given, ours) = given(name);
+    std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
+    (socket, ours)
+}
+
+fn given(name: &str) -> (std::path::PathBuf, Given, StdStream) {
     let socket = std::env::temp_dir().join(format!("ss-{name}-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket);
     let listener = StdListener::bind(&socket).unwrap();
@@ -20,9 +26,7 @@ fn serving(name: &str) -> (std::path::PathBuf, StdStream) {
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
     let (policy, book) =
         (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
-    let given = Given { listener, launcher: theirs, policy, book, own_uid: None };
-    std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
-    (socket, ours)
+    (socket, Given { listener, launcher: theirs, policy, book, own_uid: None }, ours)
 }
 
 /// What is left of it goes.
@@ -191,4 +195,59 @@ fn a_job_of_another_process_takes_a_collector_that_was_started_for_it() {
     let reply: NodeReply = stallscope_wire::decode(&answer).unwrap();
     assert!(matches!(&reply, NodeReply::Error(why) if why.contains("of another version")), "{reply:?}");
     end(&socket);
+}
+
+/// A TCP socket of which the last close lasts an hour, and what it waits for.
+fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (receiver, _) = listener.accept().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.write(&[0; 4096]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(3600))).unwrap();
+    (sender, receiver)
+}
+
+/// As on a kernel that cannot refuse them: here nobody has asked it to.
+#[test]
+fn what_callers_pass_along_keeps_nobody_waiting() {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::os::fd::AsFd;
+    let (socket, given, _launcher) = given("passed");
+    let mut receivers = Vec::new();
+    let mut caller = || {
+        let (lingers, receiver) = lingering();
+        receivers.push(receiver);
+        let caller = StdStream::connect(&socket).unwrap();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut passed = SendAncillaryBuffer::new(&mut space);
+        let fds = [lingers.as_fd()];
+        passed.push(SendAncillaryMessage::ScmRights(&fds));
+        sendmsg(&caller, &[std::io::IoSlice::new(b"x")], &mut passed, SendFlags::empty()).unwrap();
+        caller
+    };
+    // Closed as it is read, and as the connection is.
+    let (_stays, goes) = (caller(), caller());
+    drop(goes);
+    // In the main thread of its process, as ever.
+    // SAFETY: the child finds the memory of this thread alone in use, and the allocator as it is after a fork.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // A test that failed would leave it behind.
+        // SAFETY: of this process alone.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let _ = serve(given, Path::new("/nowhere"), |_| {});
+        // SAFETY: ends the child without anything of this process being run.
+        unsafe { libc::_exit(0) };
+    }
+    let mut other = StdReader::new(StdStream::connect(&socket).unwrap());
+    other.get_mut().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    say(&mut other, b"{}\n");
+    let mut answer = String::new();
+    let heard = other.read_line(&mut answer);
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();
+    end(&socket);
+    assert!(heard.is_ok() && answer.contains("no stallscope message"), "{heard:?} {answer}");
 }
