@@ -417,6 +417,7 @@ SCENARIOS = {
     "table": lambda n: epochs(loader(n, Table)),
     "recorded": lambda n: epochs(loader(n, Recorded, num_workers=1)),
     "numbered": lambda n: epochs(loader(n, Numbered, num_workers=1)),
+    "unordered": lambda n: epochs(loader(n, num_workers=1, in_order=False)),
     "sequential": lambda n: epochs(loader(n, Sequential, num_workers=1), count=1),
     "piped": piped,
     "paired": lambda n: piped(n, paired=True),

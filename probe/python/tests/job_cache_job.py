@@ -5,6 +5,7 @@ files would have had one.
 """
 
 import copy
+import functools
 import gc
 import hashlib
 import io
@@ -288,6 +289,37 @@ def raising(folder, workers):
     return digest.text(), None
 
 
+class Slow(Files):
+    def read(self, index):
+        time.sleep(0.5)
+        return super().read(index)
+
+
+class Late(Exception):
+    pass
+
+
+def alarmed(folder):
+    """An alarm ends the first epoch before its first batch is there, by handlers of several kinds."""
+
+    def late(*args):
+        raise Late
+
+    def once(number, frame):
+        signal.signal(number, signal.SIG_IGN)
+        raise Late
+
+    ends = []
+    for handler in (late, functools.partial(late, 1), once):
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            ends.append(len(list(DataLoader(Slow(folder), batch_size=BATCH))))
+        except Late:
+            ends.append("late")
+    return ends, None
+
+
 def killed(folder):
     """The process that holds what is kept dies in mid-epoch."""
     digest, loader = Digest(), DataLoader(Files(folder), batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True)
@@ -473,6 +505,7 @@ SCENARIOS = {
     "unbuffered": lambda folder: epochs(folder, Unbuffered),
     "evaluated": evaluated,
     "killed": killed,
+    "alarmed": alarmed,
     "children": children,
     "lasting": lasting,
     "checked-first": checked_first,

@@ -36,7 +36,7 @@ def test_what_fails_in_an_added_worker_alone_is_made_by_the_scripts_own(tmp_path
 
 @pytest.mark.parametrize(
     "scenario, what, epochs",
-    [("recorded", "holds an open file", 2), ("numbered", "reads from a place in ", 2), ("sequential", "holds an iterator (range_iterator)", 1)],
+    [("recorded", "holds an open file", 2), ("numbered", "reads from a place in ", 2), ("sequential", "holds an iterator (range_iterator)", 1), ("unordered", "in_order=False", 2)],
 )
 def test_a_worker_stays_alone_with_what_one_process_alone_can_take_from(scenario, what, epochs, tmp_path):
     turn = until_its_reason("workers", 3, what, tmp_path)

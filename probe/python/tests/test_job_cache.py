@@ -20,7 +20,7 @@ COUNTED = (
     "indices", "properties", "folder-gone", "deleted",
     "rewritten-0", "rewritten-2", "evaluated",
 )  # fmt: skip
-OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2", "killed", "together")
+OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2", "killed", "together", "alarmed")
 SMALL = ("fork-0", "fork-1", "also-itself-2")
 
 

@@ -248,3 +248,28 @@ def test_any_command_line_is_measured(python, tmp_path):
     trainer = done.collector.trainer()
     assert len(trainer.of("Wait")) == 1
     assert "caf?" in trainer.greeting["argv"] and 2 < len(trainer.greeting["argv"]) < 60
+
+
+FOLLOWED = """
+import os, sys, torch
+from torch.utils.data import DataLoader
+
+names = set()
+
+def follow(frame, event, argument):
+    names.add(frame.f_code.co_filename)
+
+sys.settrace(follow)
+for batch in DataLoader(list(range(8)), batch_size=4, shuffle=True):
+    pass
+sys.settrace(None)
+print([name for name in sorted(names) if not name.startswith("<") and not os.path.exists(name)])
+"""
+
+
+def test_what_follows_a_script_line_by_line_finds_the_file_of_each(tmp_path):
+    """coverage fails to report where it does not, but for names in angle brackets."""
+    script = tmp_path / "followed.py"
+    script.write_text(FOLLOWED)
+    done = run([sys.executable, script])
+    assert (done.code, done.out) == (0, "[]\n"), done.err

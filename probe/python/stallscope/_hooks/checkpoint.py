@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from stallscope import _native
 
 from . import process
+from .knobs import raised_by_signal
 from .patch import UnknownShape, attribute, replace
 
 _here = threading.local()
@@ -168,7 +169,9 @@ def _written(target, since=0):
         if isinstance(target, (str, os.PathLike)):
             return _files_bytes(os.fspath(target))
         return max(0, target.tell() - since)
-    except Exception:
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
         return 0
 
 

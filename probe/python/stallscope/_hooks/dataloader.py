@@ -74,6 +74,8 @@ def _attempt(what, function, *arguments):
     try:
         function(*arguments)
     except Exception as error:
+        if knobs.raised_by_signal(error):
+            raise
         process.unavailable(f"In this torch {what} cannot be seen: {error}.")
 
 

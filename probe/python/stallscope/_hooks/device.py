@@ -13,6 +13,7 @@ import threading
 from stallscope import _native
 
 from . import process
+from .knobs import raised_by_signal
 
 # Waits whose events are not complete yet; beyond it the device is that far behind that the oldest says nothing new.
 _MAX_PENDING = 64
@@ -123,4 +124,6 @@ def look():
         elif torch.version.cuda or torch.version.hip:
             register(CudaDevice(torch.cuda))
     except Exception as error:
+        if raised_by_signal(error):
+            raise
         process.unavailable(f"The device cannot be watched: {type(error).__name__}: {error}.")

@@ -4,6 +4,7 @@ A knob takes `turn(value)`, called in the main thread between two batches, which
 in force now, one of the words below, and a sentence where there is something to say.
 """
 
+import inspect
 import os
 import signal
 import threading
@@ -90,12 +91,24 @@ def raised_by_signal(error):
     died, wants it to arrive."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {handler.__code__ for handler in handlers if hasattr(handler, "__code__")}
-    trace = error.__traceback__
+    trace, caller = error.__traceback__, None
     while trace is not None:
-        if trace.tb_frame.f_code in codes:
+        if trace.tb_frame.f_code in codes or _is_handler(trace.tb_frame, caller):
             return True
-        trace = trace.tb_next
+        trace, caller = trace.tb_next, trace.tb_frame
     return False
+
+
+def _is_handler(frame, interrupted):
+    """Whether it is called with a signal's number and the frame that it interrupts. A handler may have set another one before it raises, and of an
+    object that can be called, such as a partial function, nothing leads to its code."""
+    if interrupted is None:
+        return False
+    code, held = frame.f_code, frame.f_locals
+    given = [held.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        given += held.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    return any(frame is interrupted and isinstance(number, int) for number, frame in zip(given, given[1:]))
 
 
 def _forget():

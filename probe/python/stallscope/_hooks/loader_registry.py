@@ -8,7 +8,7 @@ import weakref
 
 from stallscope import _native
 
-from . import device, evaluation, loader_knobs, order, process, worker
+from . import device, evaluation, knobs, loader_knobs, order, process, worker
 
 _MAX_LOADERS = 65535
 # From so many on a new loader takes the number of one that is gone.
@@ -74,6 +74,8 @@ def begin(iterator, loader):
         _size(number, known, loader, iterator)
         device.look()
     except Exception as error:
+        if knobs.raised_by_signal(error):
+            raise
         process.disable(f"A loader could not be observed: {type(error).__name__}: {error}.")
 
 
@@ -93,6 +95,8 @@ def _size(number, known, loader, iterator):
         if known.size is not None:
             known.size.begin(loader, iterator)
     except Exception as error:
+        if knobs.raised_by_signal(error):
+            raise
         process.unavailable(f"A loader's knobs cannot be turned: {type(error).__name__}: {error}.")
 
 
@@ -172,5 +176,7 @@ def _length(loader):
         return None
     try:
         return len(sampler.data_source)
-    except Exception:
+    except Exception as error:
+        if knobs.raised_by_signal(error):
+            raise
         return None

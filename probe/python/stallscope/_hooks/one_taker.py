@@ -1,4 +1,4 @@
-"""Whether a data set that the script gives to one worker alone would be right with several.
+"""Whether what the script gives to one worker alone would be right with several: the data set, and the order of batches.
 
 What a sample takes from an open file, a connection or an iterator depends on what was taken from it before. Forked workers share the place in a file,
 and each has an iterator from its beginning. A script with several workers does without such, or knows how; one with a single worker need not.
@@ -13,6 +13,10 @@ _WHY = (
     "resize: unavailable: the script has one worker, and its data set {}, which one process alone can take from: with more workers its samples would be "
     "others; open it in each worker, by worker_init_fn or at its first sample."
 )
+_OUT_OF_ORDER = (
+    "resize: unavailable: the script has one worker and in_order=False, so that batches come as they are drawn: with more workers they would come in "
+    "another order."
+)
 _FORKED = "multiprocessing.popen_fork"
 # Of any process, which a script may be read from.
 _STANDARD_STREAMS = 3
@@ -22,6 +26,8 @@ _MEMORY = ("/dev/shm/", "/memfd:")
 
 def why(iterator):
     """Why this iterator has to stay with its only worker, a sentence; "" where nothing shows that it does."""
+    if not getattr(iterator, "_in_order", True):
+        return _OUT_OF_ORDER
     taken = outline.taken(iterator._dataset, iterator._collate_fn, iterator._worker_init_fn)
     if taken:
         return _WHY.format(f"holds {taken[0]}")

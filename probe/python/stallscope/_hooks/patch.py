@@ -44,8 +44,9 @@ def passed_over(function):
     """`function`, whose frames `warnings` does not count: a warning that torch raises with a stacklevel names the line
     of the job that it would name without us, and is shown or silenced as that line's.
 
-    `warnings` passes over files that have both words in their names, which are the import machinery's.
+    `warnings` passes over files that have both words in their names, which are the import machinery's. Tools that follow a
+    script line by line, as coverage does, pass over names in angle brackets, which they know to be no files; they fail where a file is not there.
     """
     code = function.__code__
-    function.__code__ = code.replace(co_filename=f"{code.co_filename} (as importlib._bootstrap)")
+    function.__code__ = code.replace(co_filename=f"<{code.co_filename} (as importlib._bootstrap)>")
     return function

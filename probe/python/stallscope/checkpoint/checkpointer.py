@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stallscope import _native
+from stallscope._hooks.knobs import raised_by_signal
 
 from . import finding, ledger, loaders, ranks, reading
 from .copying import Copying
@@ -285,6 +286,8 @@ class Checkpointer:
         try:
             name = self._save(why, wait=why == _TERMINATED)
         except Exception as error:
+            if raised_by_signal(error):
+                raise
             # Training goes on without this one.
             self._tell_failed(self._step, error)
             name = None

@@ -11,6 +11,8 @@ import json
 
 import torch
 
+from stallscope._hooks.knobs import raised_by_signal
+
 from . import dtensors, kinds, special
 from .errors import CheckpointError
 from .unread import Unread
@@ -439,6 +441,8 @@ def _pickled(value, name):
     try:
         torch.save(value, buffer)
     except Exception as error:
+        if raised_by_signal(error):
+            raise
         raise CheckpointError(
             f"{name} cannot be saved: {type(error).__name__}: {error}; leave it out of the state, or give its class a state_dict()"
         ) from error

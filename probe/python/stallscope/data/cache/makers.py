@@ -89,7 +89,9 @@ class _Maker:
         """The sample's number in the data set below; None where only the data set's own code may know it."""
         try:
             number = operator.index(base_index(self.dataset, index))
-        except Exception:
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
             return None
         return number if 0 <= number < self.samples else None
 

@@ -1,6 +1,7 @@
 """What share of the uses a larger cache would miss, or a smaller one: fed with what is handed over to training."""
 
 from stallscope import _native
+from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.seeding.draws import drawn
 
 from .split import base_index, base_of
@@ -92,7 +93,9 @@ class JointCurve(Curve):
     def _id_of(self, index):
         try:
             return int(base_index(self.dataset, index))
-        except Exception:
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
             # What is no sample's number is left out.
             return -1
 

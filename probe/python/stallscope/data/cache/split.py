@@ -13,6 +13,7 @@ from time import perf_counter_ns
 import torch.utils.data
 
 from stallscope._hooks import outline
+from stallscope._hooks.knobs import raised_by_signal
 
 from . import open_hook, sandbox, split_parts
 from .equality import alike
@@ -76,6 +77,8 @@ def of(dataset, start_method, most_bytes, of_files=False):
     try:
         length, samples = len(dataset), len(base)
     except Exception as error:
+        if raised_by_signal(error):
+            raise
         raise NoCut(f"its length is not known ({type(error).__name__}: {error})") from None
     if length < 2:
         raise NoCut("it has fewer than two samples")

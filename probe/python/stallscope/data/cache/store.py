@@ -6,6 +6,7 @@ import warnings
 from time import monotonic_ns
 
 from stallscope import _native
+from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.prefetch import manager
 from stallscope.data.prefetch.feed import Feed
 from stallscope.data.prefetch.reader import KeptAhead
@@ -54,6 +55,8 @@ class Store:
         except (split.NoCut, pool.NoPool) as why:
             self._plain(str(why))
         except Exception as error:
+            if raised_by_signal(error):
+                raise
             self._plain(f"{type(error).__name__}: {error}")
 
     def _make(self, start_method, policy, fetchers):
@@ -244,5 +247,7 @@ def start_method_of(loader):
 def _length(dataset):
     try:
         return len(dataset)
-    except Exception:
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
         return None

@@ -2,6 +2,7 @@
 
 import os
 
+from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.cache import sandbox, split
 
 # Sample sizes differ, and some of the cache is under way.
@@ -31,6 +32,8 @@ def settled(order, seed, share_of_cache):
         try:
             share = share_of_cache() if share_of_cache is not None else None
         except Exception as error:
+            if raised_by_signal(error):
+                raise
             return plain, f"goes on as a plain shuffle: {error}"
     if share is None:
         return plain, "goes on as a plain shuffle: there is no cache"

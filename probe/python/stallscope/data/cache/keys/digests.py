@@ -10,6 +10,8 @@ from hashlib import blake2b
 
 import torch
 
+from stallscope._hooks.knobs import raised_by_signal
+
 from .. import open_hook
 from . import arrays, objects
 from .plain import NUMBERS, TEXTS, Content, TooMuch, dump, is_plain, pickled
@@ -62,6 +64,8 @@ def of(value, names=(), glance=False):
         walk.value(value)
         walk.finish()
     except Exception as error:
+        if raised_by_signal(error):
+            raise
         walk.cannot(value, f"{type(error).__name__}: {error}")
     return State(walk.digest.digest(), walk.drawn.digest(), walk.why, walk.parts)
 
@@ -145,6 +149,8 @@ class Walk:
         try:
             tell(self, value, *more)
         except Exception as error:
+            if raised_by_signal(error):
+                raise
             # Somebody's own property or class may raise whatever it likes.
             self.cannot(value, f"{type(error).__name__}: {error}")
 

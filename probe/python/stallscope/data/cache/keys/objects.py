@@ -17,6 +17,8 @@ import types
 import torch
 import torch.storage
 
+from stallscope._hooks.knobs import raised_by_signal
+
 from . import arrays, code, libraries
 from .plain import NUMBERS, is_a
 
@@ -240,7 +242,9 @@ def _reduced(walk, value):
             list(itertools.islice(part, most)) if number >= 3 and part is not None else part
             for number, part in enumerate(reduced)
         ]
-    except Exception:
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
         return walk.cannot(value, f"it holds a {type(value).__name__}")
     if any(type(part) is list and len(part) == most for part in parts[3:]):
         return walk.cannot(value, "it holds too much to look at")
