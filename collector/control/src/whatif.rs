@@ -165,7 +165,7 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, looks: &[Look]) -> Res
     if changes && let Some(misfit) = misfit {
         return Err(misfit);
     }
-    let own = own(looks);
+    let least = least(model, then, change, looks);
     let extremes = is_either(model, change).then(|| extremes(model, then, change));
     // `scatter` beside that of the ratio.
     let factor = |scatter: f64| {
@@ -178,13 +178,13 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, looks: &[Look]) -> Res
         // Several kinds of storage are possible: the interval reaches to what each would give.
         let factor = if model.fit.is_unknown() { factor.reaching(&ratios) } else { factor };
         let factor = extremes.iter().flatten().fold(factor, |factor, ratios| factor.reaching(ratios));
-        factor.at_least(own)
+        factor.at_least(least)
     };
     let gain = if changes { factor(0.0).inverse() } else { Factor::ONE }.times(1.0);
     let samples = crate::rates::samples_a_batch(profile);
     let calibration = missed.exp() - 1.0;
     let stall_share_now = profile.stall_share();
-    let either = extremes.as_ref().map(|extremes| either(model, extremes, missed, own));
+    let either = extremes.as_ref().map(|extremes| either(model, extremes, missed, least));
     Ok(Prediction {
         now,
         then,
@@ -203,10 +203,10 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, looks: &[Look]) -> Res
     })
 }
 
-/// What no change takes from a step: the trainer's own work as it was measured. Ending all waits, for data and for a core, brings
-/// that and no more, whatever the simulation has.
-fn own(looks: &[Look]) -> Factor {
-    let shares: Vec<f64> = looks.iter().map(|look| look.replica.own_share.max(1e-9).ln()).collect();
+/// What the change takes from no step: see [`Model::least_share`].
+fn least(model: &Model<'_>, then: Setting, change: &Change, looks: &[Look]) -> Factor {
+    let share = |look: &Look| model.least_share(&look.replica, then, change).max(1e-9).ln();
+    let shares: Vec<f64> = looks.iter().map(share).collect();
     let (share, deviation) = moments(&shares);
     Factor::new(share, deviation.hypot(MODEL_ERROR))
 }
@@ -237,11 +237,11 @@ fn extremes(model: &Model<'_>, then: Setting, change: &Change) -> [Vec<f64>; 3] 
     Reading::extremes(model.profile).map(ratios)
 }
 
-fn either(model: &Model<'_>, [slow, limited, held]: &[Vec<f64>; 3], missed: f64, own: Factor) -> Either {
+fn either(model: &Model<'_>, [slow, limited, held]: &[Vec<f64>; 3], missed: f64, least: Factor) -> Either {
     let gain = |of: &[f64], reaching: &[f64]| {
         let (ratio, ratio_sd) = moments(of);
         let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 2.0;
-        let factor = Factor::new(ratio, ratio_sd.hypot(model_error)).reaching(reaching).at_least(own);
+        let factor = Factor::new(ratio, ratio_sd.hypot(model_error)).reaching(reaching).at_least(least);
         less_one(factor.inverse().times(1.0))
     };
     Either {

@@ -209,6 +209,52 @@ fn no_change_takes_more_from_a_step_than_was_measured_beside_the_trainers_own_wo
     assert!(cores.is_worthwhile(), "{cores:?}");
 }
 
+/// Each step waits 60 ms for its batch, computes for 20 ms and is ready without a core for 100 ms, as others keep the cores busy. Its
+/// one worker reads all the while.
+fn reads_beside_others() -> Profile {
+    let mut profiles = Profiles::new(2.0);
+    profiles.loader(0, &LoaderFacts { workers: 1, prefetch_factor: Some(2), ..Default::default() });
+    for index in 0..100 {
+        let start_ns = index * 180 * MS as u64;
+        let mut causes = Causes::default();
+        causes[Cause::Fetch] = 60 * MS as u64;
+        causes[Cause::Preempted] = 100 * MS as u64;
+        causes[Cause::Compute] = 20 * MS as u64;
+        profiles.step(&step(index, start_ns, start_ns + 180 * MS as u64, causes));
+        profiles.service(&BatchService {
+            start_ns,
+            ready_ns: start_ns + 178 * MS as u64,
+            samples: 16,
+            fetch_ns: 170 * MS as u64,
+            cpu_ns: 2 * MS as u64,
+            runnable_ns: 6 * MS as u64,
+            readers: 1.0,
+            makers: 1.0,
+            weight: 1.0,
+            ..BatchService::default()
+        });
+    }
+    profiles.trainer_threads(0, 1.0);
+    profiles.training()[0].clone()
+}
+
+/// Others keep the cores busy then as well.
+#[test]
+fn faster_batches_bring_the_trainer_no_core() {
+    let profile = reads_beside_others();
+    let most = 180.0 / 120.0 - 1.0;
+    let faster = Change { storage_factor: Some(8.0), ..Change::default() };
+    for change in [workers(3), faster] {
+        let found = what_if(&profile, &change).unwrap();
+        assert!(found.gain.value > 0.0 && found.gain.value < most + 1e-6, "{found:?}");
+        assert!(found.gain.high < most + 0.1, "{found:?}");
+        assert!(found.either.is_none_or(|either| either.if_slow.high < most + 0.1), "{found:?}");
+    }
+    // One that takes less of the cores may.
+    let cores = what_if(&profile, &Change { cores: Some(64.0), ..faster }).unwrap();
+    assert!(cores.gain.value > most, "{cores:?}");
+}
+
 /// Batches take their workers longer than training does, which waits for none.
 #[test]
 fn of_a_job_that_the_model_does_not_fit_nothing_is_promised() {

@@ -42,8 +42,9 @@ pub(crate) struct Replica {
     reading: Reading,
     /// Mean of the measured steps in it.
     pub(crate) measured_ns: f64,
-    /// The trainer's own part of those, as a share: what no change takes away.
+    /// The trainer's own part of those, as a share: what no change takes away; and its waits for a core.
     pub(crate) own_share: f64,
+    pub(crate) preempted_share: f64,
     /// See [`Conditions::trainer_power`].
     trainer_power: f64,
     seed: u64,
@@ -155,6 +156,7 @@ impl<'a> Model<'a> {
         let mean = |of: fn(&Step) -> f64| drawn.iter().map(|(step, _)| of(step)).sum::<f64>() / length as f64;
         let measured_ns = mean(|step| step.wall_ns);
         let own_share = mean(|step| step.compute_ns() + step.elsewhere_ns()) / measured_ns;
+        let preempted_share = mean(Step::preempted_ns) / measured_ns;
         let demands = drawn
             .into_iter()
             .map(|(step, service)| {
@@ -178,7 +180,7 @@ impl<'a> Model<'a> {
                 }
             })
             .collect();
-        Replica { demands, reading, measured_ns, own_share, trainer_power, seed: nth as u64 }
+        Replica { demands, reading, measured_ns, own_share, preempted_share, trainer_power, seed: nth as u64 }
     }
 
     pub(crate) fn run(&self, replica: &Replica, setting: Setting, change: &Change) -> Simulated {
@@ -240,12 +242,23 @@ impl<'a> Model<'a> {
         if now < 1.0 { (more / (1.0 - now)).clamp(0.0, 1.0) } else { 0.0 }
     }
 
+    /// The least that a step becomes, as a share of that of now. Ending all waits for data brings that and no more, whatever the
+    /// simulation has; waits of the trainer for a core end only where a change leaves more of the cores to it.
+    pub(crate) fn least_share(&self, replica: &Replica, setting: Setting, change: &Change) -> f64 {
+        let frees_cores = change.cores.is_some()
+            || change.cached_share.is_some()
+            || change.sample_factor.is_some()
+            || setting.workers < self.profile.workers;
+        replica.own_share + if frees_cores { 0.0 } else { replica.preempted_share }
+    }
+
     /// Mean step over a few replicas, as a share of that of now.
     pub(crate) fn share_of_now(&self, setting: Setting, change: &Change) -> f64 {
         let (mut before_ns, mut after_ns) = (0.0, 0.0);
         for Look { replica, as_is } in &self.few {
             before_ns += as_is.step_ns;
-            after_ns += self.run(replica, setting, change).step_ns.max(as_is.step_ns * replica.own_share);
+            let least_ns = as_is.step_ns * self.least_share(replica, setting, change);
+            after_ns += self.run(replica, setting, change).step_ns.max(least_ns);
         }
         after_ns / before_ns
     }
