@@ -392,7 +392,8 @@ impl Phases {
                 self.cut(entered_ns, (phase, loader), false, pieces);
                 self.current = None;
             }
-            None if self.iterating.contains(&loader) => {
+            // Dropped with no batch in hand that is not trained with yet: a loop that takes a batch of each of two loaders is over.
+            None if self.iterating.contains(&loader) && (found || self.done_ns.is_none()) => {
                 self.cut(entered_ns, (Phase::Training, loader), false, pieces);
             }
             _ => {}

@@ -1,10 +1,11 @@
-//! Workers of an iterator that is dropped before anybody took their batches.
+//! Iterators that are dropped: the time of it, and workers whose batches nobody took.
 
 mod stage;
 
 use stage::{MS, Stage, TRAINER, WORKER};
-use stallscope_abi::lane;
+use stallscope_abi::lane::{self, StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;
+use stallscope_model::Phase;
 
 const OTHER: u32 = 102;
 
@@ -58,4 +59,26 @@ fn a_worker_that_is_gone_before_the_wait_for_its_batch_is_reported_is_its_loader
     let mut made: Vec<_> = made.map(|period| (period.loader, period.worker, period.load.batches)).collect();
     made.sort_unstable();
     assert_eq!(made, [(0, 0, Some(1)), (0, 1, Some(1))]);
+}
+
+/// A loop that takes a batch of each of two loaders and leaves both iterators to the end of the script: they are dropped one after the
+/// other, and the second as the first one's workers have left.
+#[test]
+fn the_end_of_the_first_of_two_iterators_is_no_step_of_the_second() {
+    let mut stage = Stage::new();
+    stage.greet(OTHER, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.iter_start(0, 40, 0);
+    stage.iter_start(1, 40, 0);
+    for step in 0..3 {
+        let (at, flags) = (50 + 100 * step, if step == 0 { wait_flags::FIRST } else { 0 });
+        stage.wait(at, at + 10, step);
+        stage.wait_for(TRAINER, 1, OTHER, at + 10, at + 15, step, flags);
+        stage.stepped(at + 90, StepSource::Optimiser);
+    }
+    stage.iter_end(1, 345);
+    stage.iter_end(0, 500);
+    stage.says_goodbye(TRAINER, 700);
+    stage.finish(2000);
+    let training: Vec<_> = stage.steps.iter().filter(|step| step.phase == Phase::Training).collect();
+    assert_eq!(training.last().map(|step| (step.loader, step.end_ns)), Some((1, 345 * MS)), "{training:?}");
 }
