@@ -13,6 +13,9 @@ const MAX_CACHE_PERIODS: usize = 12;
 /// Fewer say nothing that a decision could rest on.
 pub(crate) const MIN_STEPS: usize = 30;
 pub(crate) const MIN_SERVICES: usize = 20;
+/// Steps with other loaders from one with this loader to the next, where a turn of the loop takes batches of several; more are epochs
+/// of theirs.
+const MOST_BESIDE: u32 = 16;
 /// PyTorch's default: batches in advance for each worker.
 const PREFETCH_FACTOR: u32 = 2;
 
@@ -55,7 +58,8 @@ impl Step {
         self.causes[Cause::Preempted] as f64
     }
 
-    /// Of its own, without a core: a device, other ranks, checkpoints, what nothing explains.
+    /// Of its own, without a core: a device, other ranks, checkpoints, what nothing explains; and what a turn of the loop takes with
+    /// batches of other loaders.
     pub(crate) fn elsewhere_ns(&self) -> f64 {
         let cored_ns = self.compute_ns() + self.preempted_ns();
         (self.wall_ns - self.stall_ns() - cored_ns).max(0.0)
@@ -82,6 +86,9 @@ pub struct Profile {
     pub(crate) steps: VecDeque<Step>,
     /// Of the step that an evaluation has cut in two, what came before it.
     begun: Step,
+    /// Steps with other loaders since its last one, and their time.
+    beside: u32,
+    beside_ns: f64,
     pub(crate) services: VecDeque<BatchService>,
     /// What a cache gave of late, by the start of the period.
     caches: VecDeque<(u64, CacheUses)>,
@@ -107,6 +114,8 @@ impl Profile {
             trainer_threads: None,
             steps,
             begun: Step::default(),
+            beside: 0,
+            beside_ns: 0.0,
             services,
             caches,
             cache_bytes: None,
@@ -294,13 +303,24 @@ impl Profiles {
         if step.phase != Phase::Training || wall_ns == 0 || step.loader == StepLedger::NO_LOADER {
             return;
         }
+        for (_, other) in self.of.range_mut((step.rank, 0)..=(step.rank, u16::MAX)) {
+            if other.loader != step.loader {
+                other.beside = other.beside.saturating_add(u32::from(!step.part));
+                other.beside_ns += wall_ns as f64;
+            }
+        }
         let profile = self.profile(step.rank, step.loader);
         profile.trained_ns = profile.trained_ns.saturating_add(wall_ns);
         profile.begun.add(step);
         if step.part {
             return;
         }
-        let whole = std::mem::take(&mut profile.begun);
+        let mut whole = std::mem::take(&mut profile.begun);
+        let (beside, beside_ns) =
+            (std::mem::take(&mut profile.beside), std::mem::take(&mut profile.beside_ns));
+        if beside <= MOST_BESIDE {
+            whole.wall_ns += beside_ns;
+        }
         if profile.settling > 0 {
             profile.settling -= 1;
             return;

@@ -422,3 +422,47 @@ fn no_part_is_slower_than_what_was_reached() {
         assert!(part.value >= reached && part.high >= part.value, "{rates:?}");
     }
 }
+
+/// Each turn of the loop takes a batch of one loader, waits 60 ms for one of another and computes for 30 ms; later both have an epoch of their own.
+#[test]
+fn a_turn_that_takes_batches_of_two_loaders_is_as_long_as_both_its_steps() {
+    let mut profiles = Profiles::new(2.0);
+    let made = |at: u64| BatchService {
+        start_ns: at,
+        ready_ns: at + 5_000_000,
+        samples: 16,
+        cpu_ns: 4_000_000,
+        weight: 1.0,
+        ..Default::default()
+    };
+    let mut at = 0;
+    let mut turn = |profiles: &mut Profiles, loader: u16, index: u64, (waits_ns, computes_ns): (u64, u64)| {
+        let mut causes = Causes::default();
+        (causes[Cause::Fetch], causes[Cause::Compute]) = (waits_ns, computes_ns);
+        let end = at + waits_ns + computes_ns;
+        profiles.service(&BatchService { loader, ..made(at) });
+        profiles.step(&StepLedger { loader, ..step(index, at, end, causes) });
+        at = end;
+    };
+    for loader in [0, 1] {
+        profiles
+            .loader(0, &LoaderFacts { loader, workers: 1, prefetch_factor: Some(2), ..Default::default() });
+    }
+    for index in 0..100 {
+        turn(&mut profiles, 0, index, (0, 10_000_000));
+        turn(&mut profiles, 1, index, (60_000_000, 30_000_000));
+    }
+    let per_s = |profiles: &Profiles| rates(profiles.training()[0]).actual.unwrap().value;
+    let both = per_s(&profiles);
+    assert!((both / 160.0 - 1.0).abs() < 0.01, "{both} samples/s");
+    let share = profiles.training()[0].stall_share();
+    assert!((share - 0.6).abs() < 0.01, "{share}");
+    for index in 100..1400 {
+        turn(&mut profiles, 0, index, (0, 10_000_000));
+    }
+    for index in 100..1400 {
+        turn(&mut profiles, 1, index, (60_000_000, 30_000_000));
+    }
+    let alone = per_s(&profiles);
+    assert!((alone * 0.09 / 16.0 - 1.0).abs() < 0.02, "{alone} samples/s");
+}
