@@ -17,6 +17,7 @@ _TARGETS = {
     "pytorch_lightning.trainer.trainer": ("checkpoint.hook_lightning",),
     "accelerate.accelerator": ("checkpoint.hook_accelerate",),
     "torch.distributed.distributed_c10d": ("collectives.hook_collectives",),
+    "torch._dynamo.trace_rules": ("compiled.hook_trace_rules",),
 }
 
 # Modules whose hooks were set, or could not be, since they were last executed.

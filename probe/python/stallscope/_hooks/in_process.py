@@ -27,6 +27,9 @@ class _Samples:
         return sample
 
     def __getattr__(self, name):
+        # Whoever looks at one that is not made yet would look for ever.
+        if name == "dataset":
+            raise AttributeError(name)
         value = getattr(self.dataset, name)
         if name != "__getitems__" or not value:
             return value
