@@ -10,14 +10,23 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Events that wait for the session; more than it can take make the connections wait, never the job.
-const EVENTS: usize = 1024;
+const EVENTS: usize = 256;
+
+/// Connections at a time; more than a job has processes that are measured, and viewers. Later ones wait.
+const CONNECTIONS: usize = 8192;
+
+/// Of lines that have not ended, or wait for the session, of all connections together. Where the node's policy started the
+/// collector, this memory is charged to the service, which all users share.
+const HELD_BYTES: usize = 16 << 20;
 
 /// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -30,6 +39,8 @@ pub(crate) struct Server {
     sender: mpsc::Sender<Event>,
     connections: u64,
     joined: usize,
+    free: Arc<Semaphore>,
+    held: Arc<AtomicUsize>,
 }
 
 pub(crate) enum Event {
@@ -80,7 +91,8 @@ impl Server {
         let listener =
             UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
         let (sender, events) = mpsc::channel(EVENTS);
-        Ok(Server { listener, events, sender, connections: 0, joined: 0 })
+        let free = Arc::new(Semaphore::new(CONNECTIONS));
+        Ok(Server { listener, events, sender, connections: 0, joined: 0, free, held: Arc::default() })
     }
 
     /// Further tasks of the job that are still running.
@@ -99,9 +111,13 @@ impl Server {
                     }
                     return event;
                 }
-                stream = patiently(async || Ok(self.listener.accept().await?.0)) => {
+                (stream, place) = patiently(async || {
+                    let place = self.free.clone().acquire_owned().await.map_err(io::Error::other)?;
+                    Ok((self.listener.accept().await?.0, place))
+                }) => {
                     self.connections += 1;
-                    tokio::spawn(serve(stream, self.connections, self.sender.clone()));
+                    let lines = Lines::new(stream, place, self.held.clone());
+                    tokio::spawn(serve(lines, self.connections, self.sender.clone()));
                 },
             }
         }
@@ -151,8 +167,7 @@ pub(crate) fn handle(engine: &mut Engine, control: &mut Control, event: Event) {
 }
 
 /// One connection from its greeting to its end.
-async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>) {
-    let mut lines = Lines { stream, reader: LineReader::default() };
+async fn serve(mut lines: Lines, connection: u64, events: mpsc::Sender<Event>) {
     let Some((first, lane)) = lines.next().await else { return };
     let hello = stallscope_wire::decode::<Hello>(first.as_bytes()).and_then(Hello::accept);
     // A send fails only when the session is over; then there is nobody to tell.
@@ -253,15 +268,46 @@ fn is_theirs(pid: u32, peer: &UCred) -> bool {
 struct Lines {
     stream: UnixStream,
     reader: LineReader,
+    held: Held,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What one connection has of the bytes that all of them hold.
+struct Held {
+    own: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Held {
+    /// Whether all of them together may hold so much.
+    fn is(&mut self, bytes: usize) -> bool {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+        self.own = bytes;
+        self.all.fetch_add(bytes, Ordering::Relaxed) + bytes <= HELD_BYTES
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+    }
 }
 
 impl Lines {
+    fn new(stream: UnixStream, place: OwnedSemaphorePermit, all: Arc<AtomicUsize>) -> Lines {
+        Lines { stream, reader: LineReader::default(), held: Held { own: 0, all }, _place: place }
+    }
+
     /// The next line; `None` when the other side is gone or sends none within the limits.
     async fn next(&mut self) -> Option<(String, Option<OwnedFd>)> {
         loop {
             match self.reader.receive(self.stream.as_fd()) {
-                Ok(Received::Line(line, fd)) => return Some((line, fd)),
+                // Held until the next is asked for: by then the session has taken it.
+                Ok(Received::Line(line, fd)) => return self.held.is(line.len()).then_some((line, fd)),
                 Ok(Received::WouldBlock) => {
+                    if !self.held.is(self.reader.unfinished_bytes()) {
+                        return None;
+                    }
                     self.stream.readable().await.ok()?;
                     // `receive` reads past tokio, which learns only from a read of its own that the socket is
                     // empty again.
@@ -294,8 +340,57 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
     use std::cell::Cell;
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream as Blocking;
+
+    #[test]
+    fn lines_that_never_end_take_a_bounded_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("sock");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut server = Server::bind(&socket).unwrap();
+            let calls = tokio::task::spawn_blocking(move || {
+                let mut open: Vec<Blocking> = Vec::new();
+                for _ in 0..400 {
+                    let mut call = Blocking::connect(&socket).unwrap();
+                    // Of one that is ended meanwhile there is an error.
+                    let _ = call.write_all(&[b'x'; 60_000]);
+                    open.push(call);
+                }
+                open.iter_mut().for_each(|call| call.set_nonblocking(true).unwrap());
+                let waits = |call: &mut Blocking| {
+                    call.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+                };
+                for _ in 0..500 {
+                    open.retain_mut(waits);
+                    if open.len() * 60_000 <= HELD_BYTES {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                let waiting = open.len();
+                drop(open);
+                let mut answer = String::new();
+                while !answer.contains("error") {
+                    let mut call = Blocking::connect(&socket).unwrap();
+                    call.write_all(b"no greeting\n").unwrap();
+                    // Those before may not have been noticed to be gone.
+                    let _ = call.read_to_string(&mut answer);
+                }
+                waiting
+            });
+            let waiting = tokio::select! {
+                calls = calls => calls.unwrap(),
+                () = async { loop { server.next().await; } } => unreachable!(),
+            };
+            assert!(waiting * 60_000 <= HELD_BYTES && waiting > 200, "{waiting} wait");
+        });
+    }
 
     #[test]
     fn a_connection_that_cannot_be_accepted_waits_for_a_descriptor() {

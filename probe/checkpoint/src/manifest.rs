@@ -18,6 +18,8 @@ pub const FORMAT: u32 = 1;
 pub const MANIFEST: &str = "manifest.json";
 /// Largest JSON file that is read.
 const MOST_JSON: u64 = 256 << 20;
+/// Of it at a time.
+const PIECE: u64 = 64 << 10;
 /// Largest user state, in bytes.
 pub(crate) const MOST_USER_BYTES: u64 = 1 << 30;
 const MOST_RANKS: usize = 1 << 20;
@@ -222,12 +224,27 @@ pub(crate) fn unseal<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<(
 
 pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path) -> Result<(T, Digest)> {
     let file = open_plain(path, false).doing("open", path)?;
+    unseal(path, &text_in(file, path)?)
+}
+
+/// As far as it may be text: a file of holes takes no disk, and a folder may have thousands.
+fn text_in(from: impl Read, path: &Path) -> Result<Vec<u8>> {
+    let mut from = from.take(MOST_JSON + 1);
     let mut bytes = Vec::new();
-    file.take(MOST_JSON + 1).read_to_end(&mut bytes).doing("read", path)?;
-    if bytes.len() as u64 > MOST_JSON {
-        return Err(Error::damaged(path, "it is larger than any manifest"));
+    loop {
+        let before = bytes.len();
+        (&mut from).take(PIECE).read_to_end(&mut bytes).doing("read", path)?;
+        match &bytes[before..] {
+            [] if before as u64 > MOST_JSON => {
+                return Err(Error::damaged(path, "it is larger than any manifest"));
+            }
+            [] => return Ok(bytes),
+            piece if piece.contains(&0) => {
+                return Err(Error::damaged(path, "it is cut short or was written over"));
+            }
+            _ => {}
+        }
     }
-    unseal(path, &bytes)
 }
 
 /// The file of a rank's part.
@@ -321,5 +338,40 @@ impl Part {
     pub(crate) fn chunk_len(&self, chunk: usize) -> u64 {
         let begin = chunk as u64 * self.chunk_bytes;
         self.chunk_bytes.min(self.image_bytes.saturating_sub(begin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Text, and then holes.
+    struct Sparse<'a>(&'a mut u64);
+
+    impl Read for Sparse<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            into.fill(if *self.0 == 0 { b' ' } else { 0 });
+            *self.0 += into.len() as u64;
+            Ok(into.len())
+        }
+    }
+
+    /// Of 250 MB of holes each, five had taken `ckpt verify` 8 s.
+    #[test]
+    fn a_file_of_holes_is_not_read_to_its_end() {
+        let mut read = 0;
+        let found = text_in(Sparse(&mut read), Path::new("manifest.json"));
+        assert!(found.is_err_and(|error| error.to_string().contains("written over")));
+        assert!(read <= 2 * PIECE, "{read}");
+    }
+
+    #[test]
+    fn text_is_read_whole_up_to_a_limit() -> Result<()> {
+        let path = Path::new("manifest.json");
+        let text = b"{} ".repeat(PIECE as usize);
+        assert_eq!(text_in(text.as_slice(), path)?, text);
+        let endless = text_in(std::io::repeat(b' '), path);
+        assert!(endless.is_err_and(|error| error.to_string().contains("larger")));
+        Ok(())
     }
 }

@@ -7,12 +7,15 @@ use crate::fields::{bytes_at, is_sealed, sealed, u32_at, u64_at};
 use crate::folder::open_plain_in;
 use crate::id::Id;
 use crate::storage::{Fresh, Storage};
+use bits::Bits;
 use stallscope_folder::Folder;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
+
+mod bits;
 
 /// The name of its file in a pack; there is none where nothing was deleted.
 pub const DELETED: &str = "deleted";
@@ -36,17 +39,17 @@ pub struct Deleted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     records: u32,
-    bits: Vec<u8>,
+    bits: Bits,
 }
 
 impl Marks {
     fn of(records: u32) -> Marks {
-        Marks { records, bits: vec![0; (records as usize).div_ceil(8)] }
+        Marks { records, bits: Bits::default() }
     }
 
     /// Whether the record of this number is deleted.
     pub(crate) fn is(&self, record: usize) -> bool {
-        self.bits.get(record / 8).is_some_and(|byte| byte >> (record % 8) & 1 == 1)
+        self.bits.has(record)
     }
 
     /// One chunk's, of the `left` bytes that `fill` gives, whose checksum is `crc`; none where they are not of a chunk.
@@ -61,21 +64,17 @@ impl Marks {
         let (Some(id), Some(records)) = (bytes_at(&begin, 0), u32_at(&begin, 16)) else { return Ok(None) };
         let count = u64::from(records.div_ceil(8));
         let Some(rest) = rest.checked_sub(count).filter(|_| records <= MOST_RECORDS) else { return Ok(None) };
-        let mut bits = vec![0; count as usize];
-        fill(&mut bits)?;
-        *crc = crc32c::crc32c_append(crc32c::crc32c_append(*crc, &begin), &bits);
+        let mut bytes = vec![0; count as usize];
+        fill(&mut bytes)?;
+        *crc = crc32c::crc32c_append(crc32c::crc32c_append(*crc, &begin), &bytes);
         *left = rest;
-        let marks = Marks { records, bits };
+        let marks = Marks { records, bits: Bits::of(&bytes) };
         Ok(marks.is_possible().then_some((Id(id), marks)))
     }
 
     /// Only bits of records, and at least one.
     fn is_possible(&self) -> bool {
-        let beyond = match self.records % 8 {
-            0 => 0,
-            some => self.bits.last().map_or(0, |last| last >> some),
-        };
-        beyond == 0 && self.bits.iter().any(|byte| *byte != 0)
+        self.bits.last().is_some_and(|last| last < self.records as usize)
     }
 }
 
@@ -178,8 +177,8 @@ impl Deleted {
     pub(crate) fn mark(&mut self, chunk: &Chunk, record: usize) -> bool {
         let marks = self.of.entry(chunk.id).or_insert_with(|| Marks::of(chunk.records.len() as u32));
         let is_new = !marks.is(record);
-        if let Some(byte) = marks.bits.get_mut(record / 8) {
-            *byte |= 1 << (record % 8);
+        if record < chunk.records.len() {
+            marks.bits.set(record);
         }
         is_new
     }
@@ -208,7 +207,9 @@ impl Deleted {
         for (id, marks) in &self.of {
             bytes.extend(id.0);
             bytes.extend(marks.records.to_le_bytes());
-            bytes.extend_from_slice(&marks.bits);
+            let begin = bytes.len();
+            bytes.resize(begin + (marks.records as usize).div_ceil(8), 0);
+            marks.bits.write(&mut bytes[begin..]);
         }
         bytes
     }

@@ -124,6 +124,11 @@ impl LineReader {
         }
     }
 
+    /// What has come of the next line.
+    pub fn unfinished_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn take_line(&mut self) -> Option<String> {
         let Some(offset) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = self.bytes.len();
