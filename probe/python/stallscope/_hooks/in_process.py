@@ -27,7 +27,7 @@ class _Samples:
         return sample
 
     def __getattr__(self, name):
-        # Whoever looks at one that is not made yet would look for ever.
+        # An attribute of one that is not made yet would be looked up for ever.
         if name == "dataset":
             raise AttributeError(name)
         value = getattr(self.dataset, name)
