@@ -172,7 +172,8 @@ type Size = (u64, u64, f64, String);
 fn first(profile: &Profile, found: &Reread, free: u64, by_script: bool) -> Option<Size> {
     // A twentieth more, for what keeps account of samples.
     let whole = found.bytes.saturating_add(found.bytes / 20);
-    let to = whole.min(free) >> 20 << 20;
+    let whole_mib = whole.div_ceil(1 << 20) << 20;
+    let to = if whole_mib <= free { whole_mib } else { free >> 20 << 20 };
     let share = (to as f64 / whole as f64).min(1.0);
     if profile.cached_share() > 0.0 {
         return None;

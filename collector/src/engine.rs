@@ -64,6 +64,7 @@ pub(crate) struct Engine {
     shims_seen: bool,
     refused: u64,
     page_refused: bool,
+    cache_refused: bool,
     watchdog: Watchdog,
     notices: Vec<String>,
 }
@@ -114,6 +115,7 @@ impl Engine {
             shims_seen: false,
             refused: 0,
             page_refused: false,
+            cache_refused: false,
             watchdog: Watchdog::default(),
             notices: Vec::new(),
         }
@@ -269,7 +271,15 @@ impl Engine {
                 self.ledger.kind(*pid, kind(is), rank.rank, rank.world_size);
                 self.knobs.process(connection, rank.rank);
             }
-            Fact::Knob(knob) => self.knobs.report(connection, knob),
+            Fact::Knob(knob) => {
+                // It was asked for, and its user waits for what it brings.
+                if knob.name == "cache.bytes" && !knob.available
+                    && !std::mem::replace(&mut self.cache_refused, true)
+                {
+                    self.notices.push(foreign_text::sentence(&knob.reason));
+                }
+                self.knobs.report(connection, knob);
+            }
             Fact::KnobGone { slot } => self.knobs.remove(connection, slot),
             Fact::Unavailable { what } => self.ledger.unavailable(*pid, foreign_text::sentence(&what)),
             // Waits name their workers themselves; a page without its descriptor is none; a newer shim may say more.

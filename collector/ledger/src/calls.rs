@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 const MAX_CALLS: usize = 4096;
 const MAX_EVENTS: usize = 1024;
+/// Files of one checkpoint are saved one after the other; from a checkpoint to the next a job trains.
+const APART_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -115,7 +117,8 @@ impl Calls {
     }
 
     /// An interval is closed that ends at `end_ns`, with its `causes` as far as they may be a checkpoint's. All calls in it
-    /// are one checkpoint: many a script saves model, optimiser and generators to files of their own.
+    /// are one checkpoint: many a script saves model, optimiser and generators to files of their own. Where no steps show, the whole job is one
+    /// interval, in which calls that lie [`APART_NS`] apart are checkpoints of their own.
     pub(crate) fn settle(&mut self, phase: Phase, end_ns: u64, causes: &Causes) {
         let sums = &mut self.checkpoints;
         let blocked_ns = causes[Cause::Snapshot].saturating_add(causes[Cause::Persist]);
@@ -124,17 +127,20 @@ impl Calls {
             let in_phase_ns = sums.blocked_in_ns.entry(phase).or_default();
             *in_phase_ns = in_phase_ns.saturating_add(blocked_ns);
         }
-        let mut files = 0;
+        let steps_show = phase != Phase::Startup;
+        let (mut count, mut last_ns) = (0, 0);
         self.unsettled.retain(|saved| {
             let here = saved.start_ns < end_ns;
-            if here {
-                files += u64::from(saved.counted);
+            if here && saved.counted {
+                let apart = saved.start_ns > APART_NS.saturating_add(last_ns) && !steps_show;
+                count += u64::from(count == 0 || apart);
+                last_ns = last_ns.max(saved.end_ns);
+                sums.files += 1;
                 sums.bytes = sums.bytes.saturating_add(saved.bytes);
             }
             !here
         });
-        sums.files += files;
-        sums.count += files.min(1);
+        sums.count += count;
     }
 
     /// The inner ones that were taken already are within it for that caller, too.

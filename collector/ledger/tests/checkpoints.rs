@@ -104,6 +104,19 @@ fn other_writes_outside_training_are_no_checkpoints() {
     assert_eq!((saved.count, in_phases(&saved)), (1, vec![(Startup, 5)]));
 }
 
+/// A loop with an optimiser of its own, of which no step shows: two checkpoints of two files each.
+#[test]
+fn checkpoints_of_a_loop_without_steps_are_distinguished_by_the_time_between_them() {
+    let mut stage = Stage::new();
+    stage.did(TRAINER, 0, 9000, Does::Cpu);
+    for at in [2000, 2010, 8000, 8010] {
+        stage.checkpoint(at, at + 8, Saver::TorchSave, true, false);
+    }
+    stage.finish(9000);
+    let saved = rank(&stage).checkpoints;
+    assert_eq!((saved.count, saved.files), (2, 4));
+}
+
 #[test]
 fn a_job_that_is_attached_to_and_left_has_no_end_of_training() {
     let mut stage = Stage::new();

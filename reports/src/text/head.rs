@@ -106,7 +106,7 @@ const LISTED: usize = 5;
 pub(crate) fn to_do(summary: &RunSummary) -> Vec<&str> {
     let remedies = summary.remedies();
     match (remedies.is_empty(), summary.diagnoses.first()) {
-        (true, Some(first)) => vec![first.advice.as_str()],
+        (true, Some(first)) if !first.advice.is_empty() => vec![first.advice.as_str()],
         _ => remedies.iter().take(LISTED).map(|remedy| remedy.sentence.as_str()).collect(),
     }
 }

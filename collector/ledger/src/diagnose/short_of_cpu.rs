@@ -80,8 +80,8 @@ fn without_the_others(figures: &Figures<'_>) -> String {
     };
     format!(
         "Stop or move what else runs on its CPUs: {uses}other processes hold the rest, or a limit of its cgroup or affinity \
-         keeps it from them. How much that brings is not estimated: it can be more than twice the CPUs do, above all where \
-         the trainer's threads wait for one another"
+         keeps it from them. How much that brings is not estimated: it can be more than twice as many CPUs \
+         would bring, above all where the trainer's threads wait for one another"
     )
 }
 
