@@ -178,6 +178,8 @@ fn memory_that_is_granted_brings_a_first_cache_where_one_can_be() {
         text(&knobs.stdout)
     );
     job.ends_well();
+    let err = std::fs::read_to_string(job.sandbox.path("job.err")).unwrap();
+    assert_eq!(err.matches("stallscope: Nothing is kept of Slow in the job's cache: ").count(), 1, "{err}");
 }
 
 #[test]

@@ -273,7 +273,8 @@ impl Engine {
             }
             Fact::Knob(knob) => {
                 // It was asked for, and its user waits for what it brings.
-                if knob.name == "cache.bytes" && !knob.available
+                if knob.name == "cache.bytes"
+                    && !knob.available
                     && !std::mem::replace(&mut self.cache_refused, true)
                 {
                     self.notices.push(foreign_text::sentence(&knob.reason));

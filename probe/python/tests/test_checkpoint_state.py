@@ -156,6 +156,50 @@ def test_what_cannot_be_saved_is_named_at_once(tmp_path):
         Checkpointer(tmp_path, loader=[1, 2])
 
 
+def test_what_cannot_be_saved_from_the_first_step_on_ends_no_training(tmp_path):
+    state, model = {}, torch.nn.Linear(2, 2)
+    with Checkpointer(tmp_path, model=model, state=state, every=1, signals=()) as saver:
+        state["lock"] = (one for one in ())
+        with pytest.warns(RuntimeWarning, match="state/lock cannot be saved"):
+            saver.step()
+            saver.step()
+        del state["lock"]
+        saver.step()
+        saver.save(wait=True)
+        assert saver.restore().step == 3
+
+
+def test_nested_tensors_are_saved_for_who_trusts_them(tmp_path):
+    state = {"nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}
+    with Checkpointer(tmp_path, state=state, trust=True, signals=()) as saver:
+        saver.save(wait=True)
+        state.clear()
+        saver.restore()
+    assert [one.tolist() for one in state["nested"].unbind()] == [[1, 1], [1, 1, 1]]
+
+
+class Mean:
+    """Of losses, with what they were computed from."""
+
+    def __init__(self):
+        self.losses = [torch.zeros(())]
+
+    def state_dict(self):
+        return {"losses": self.losses}
+
+    def load_state_dict(self, state):
+        self.losses = state["losses"]
+
+
+def test_what_cannot_be_copied_is_restored(tmp_path):
+    mean, weight = Mean(), torch.nn.Parameter(torch.ones(2))
+    with Checkpointer(tmp_path, mean=mean, signals=()) as saver:
+        saver.save(wait=True)
+        mean.losses.append(weight.sum())
+        saver.restore()
+    assert mean.losses == [torch.zeros(())]
+
+
 class Snapshot:
     def __init__(self, places):
         self.places = places

@@ -156,6 +156,7 @@ class Checkpointer:
         self._pid = os.getpid()
         self._step = 0
         self._steps_are_counted = False
+        self._prepares = True
         self._closed = False
         self._telling = Telling(self.folder, trust)
         self._idle = Idle(self._job.objects)
@@ -277,8 +278,9 @@ class Checkpointer:
         waited_ns = loader.take_waited_ns() if hasattr(loader, "take_waited_ns") else 0
         why = self._when.step(waited_ns)
         self._hear()
-        if not self._copying.prepared:
+        if self._prepares:
             # From the first step on an optimiser has all of its state.
+            self._prepares = False
             self._prepare()
         why = self._agreed(why)
         if why is None:
@@ -425,10 +427,13 @@ class Checkpointer:
         return _TERMINATED if wanted == 2 else why or "rank 0 decided it"
 
     def _prepare(self):
-        encoded, tensors = self._job.take_apart(self._step, "", self._has_tensors)
         try:
+            _, tensors = self._job.take_apart(self._step, "", self._has_tensors)
             self._copying.prepare(tensors, self._job.still())
-        except CheckpointError as error:
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            # Training goes on, and a save may do without.
             self._telling.warn(f"Memory for checkpoints cannot be prepared: {error}")
 
     def _save(self, why, wait, metrics=None):

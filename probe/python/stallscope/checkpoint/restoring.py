@@ -159,7 +159,7 @@ class Restoring:
         """The state of what may refuse it. An optimiser takes tensors that are unread, in whose places those come that it had or
         empty ones, untouched until finish(); whatever else may write into what it has."""
         streams = isinstance(one, torch.optim.Optimizer) and _loads_as_torch_does(one)
-        before = one.state_dict() if streams else copy.deepcopy(one.state_dict())
+        before = one.state_dict() if streams else _copied(one.state_dict())
         had = dict(one.state) if streams else None
         self._undo.append(functools.partial(one.load_state_dict, before))
         with self._refused(self._undo[-1]):
@@ -188,6 +188,16 @@ class Restoring:
             self.misfits.append(str(error))
             if undo is not None:
                 undo()
+
+
+def _copied(state):
+    """What it was before it was loaded over. As it is where it cannot be copied, as a tensor of a graph cannot: most replace what they had."""
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        return state
 
 
 def _loads_as_torch_does(one):

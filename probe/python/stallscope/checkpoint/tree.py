@@ -413,6 +413,7 @@ def _is_simple(tensor):
     """Whether its elements are all there is to it."""
     return (
         tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.dtype in _NAMES
         and not tensor.is_quantized
         and not tensor.is_meta
