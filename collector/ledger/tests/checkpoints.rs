@@ -112,6 +112,7 @@ fn checkpoints_of_a_loop_without_steps_are_distinguished_by_the_time_between_the
     for at in [2000, 2010, 8000, 8010] {
         stage.checkpoint(at, at + 8, Saver::TorchSave, true, false);
     }
+    stage.says_goodbye(TRAINER, 8900);
     stage.finish(9000);
     let saved = rank(&stage).checkpoints;
     assert_eq!((saved.count, saved.files), (2, 4));
