@@ -219,7 +219,7 @@ def test_a_fetch_of_the_jobs_own_meets_its_data_set(python, tmp_path):
     command = job(python, tmp_path, OWN_FETCH)
     plain, done = run_plain(command), run(command)
     assert plain.code == 0 and (done.code, done.out, done.err) == (0, plain.out, "")
-    assert len(done.collector.trainer().of("Wait")) == 2 * 4 * 4
+    assert len(done.collector.trainer().of("Wait")) == 3 * 4 * 4
     # Nor does it meet what stands for the data set where the job has a cache.
     cached = run(command, STALLSCOPE_CACHE_BYTES=str(1 << 20), STALLSCOPE_RUNTIME_DIR=str(tmp_path / "run"))
     assert (cached.code, cached.out, cached.err) == (0, plain.out, "")
