@@ -36,6 +36,7 @@ const EVENTS: usize = 256;
 /// Orders that wait for the launcher: one to end and one to begin for each connection there can be. Callers wait while half of
 /// these places are taken.
 const ORDERS: usize = 4 * OF_ALL;
+
 /// So many who call are taken up in a row: who hung up again keeps others out of the queue.
 const IN_A_ROW: usize = 64;
 
