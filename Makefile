@@ -91,7 +91,7 @@ sbom:
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-decode
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-decode
 
 bench-truth:
 	@scripts/setup.sh test
@@ -158,6 +158,11 @@ bench-knobs:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/knobs.py $(ARGS)
+
+bench-node:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/node.py $(ARGS)
 
 bench-cache:
 	@scripts/setup.sh bench

@@ -1,4 +1,4 @@
-"""The job of `make bench-control`: torchvision's ImageFolder through a DataLoader, into a device that is a timed wait.
+"""The job of `make bench-control` and `make bench-node`: torchvision's ImageFolder through a DataLoader, into a device that is a timed wait.
 
 A wait instead of a network takes no CPU from the loader, as a device does. Writes its own account: one line of JSON a
 step, of when it ended (monotonic, s) and how many samples it had.
@@ -6,6 +6,7 @@ step, of when it ended (monotonic, s) and how many samples it had.
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=60, help="ends after so long")
+    parser.add_argument("--steps", type=float, default=math.inf, help="ends after so many, if that is sooner")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--prefetch", type=int, default=2, help="batches a worker, as torch's prefetch_factor")
     parser.add_argument("--batch-size", type=int, default=8)
@@ -52,14 +54,14 @@ def main():
         persistent_workers=True,
         drop_last=True,
     )
-    over = time.monotonic() + args.seconds
+    over, made = time.monotonic() + args.seconds, 0
     with args.log.open("w", buffering=1) as log:
-        while time.monotonic() < over:
+        while time.monotonic() < over and made < args.steps:
             for images, _ in loader:
                 time.sleep(args.step_ms / 1000)
-                now = time.monotonic()
+                now, made = time.monotonic(), made + 1
                 log.write(json.dumps({"s": now, "samples": len(images)}) + "\n")
-                if now >= over:
+                if now >= over or made >= args.steps:
                     break
 
 
