@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
+.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -78,9 +78,12 @@ target/tools/bin/mdbook:
 	@scripts/progress.sh docs cargo install mdbook --version $(MDBOOK_VERSION) --locked --no-default-features --features search \
 	    --root target/tools --target-dir target/mdbook
 
+clippy:
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
 lint: $(VENV_PYTHON)
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	@$(MAKE) --no-print-directory clippy
 	@if [ -x .venv/bin/mypy ]; then .venv/bin/ruff check --quiet . && cd probe/python && ../../.venv/bin/mypy --cache-dir ../../target/mypy; \
 	else echo 'lint: Python was not checked; `scripts/setup.sh test` gets ruff and mypy' >&2; fi
 	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check bans licenses sources && scripts/advisories.sh; \
