@@ -310,6 +310,23 @@ def test_a_broken_picture_is_what_pillow_makes_of_it_or_an_error_that_names_it(t
     assert same([dataset[1]], [theirs(folder, "center")[1]])
 
 
+@pytest.mark.parametrize("name", broken())
+@pytest.mark.parametrize("target_transform", [None, lambda label: label + torch.rand(1).item()], ids=["", "of-targets"])
+def test_who_goes_on_after_a_broken_picture_draws_what_torchvision_would_have(tmp_path, name, target_transform):
+    folder = write(tmp_path / "set", {"a": jpeg(), name: broken()[name], "z": jpeg(), "b": jpeg(), "c": jpeg(), "zz": broken()["text"]})
+    expected, dataset = theirs(folder), ours(folder)
+    expected.target_transform = dataset.target_transform = target_transform
+
+    def drawn(take, errors):
+        torch.manual_seed(7)
+        with pytest.raises(errors):
+            take()
+        return torch.get_rng_state()
+
+    by_torchvision = drawn(lambda: [expected[index] for index in range(6)], Exception)
+    assert torch.equal(drawn(lambda: dataset.__getitems__(range(6)), stallscope.PackError), by_torchvision)
+
+
 def test_sides_as_long_as_a_jpeg_has_them(tmp_path):
     folder = write(tmp_path / "set", {"wide": jpeg((16_384, 20)), "tall": jpeg((9, 16_384)), "c": jpeg()})
     for given in ({"crop": "center"}, {}):

@@ -136,13 +136,23 @@ class PackedImages(PackedImageFolder):
     def _samples(self, pictures: Pictures, found: Sequence[tuple[int, int]], threads: int, whole: torch.Tensor) -> list[tuple[Any, Any]]:
         cut_of = self.cut.drawer()
         opened: dict[int, Any] = {}
+        sizes: list[tuple[int, int]] = []
         cuts: list[Cut] = []
         targets = []
+        states = [torch.get_rng_state()]
+        refused = None
         for number, size in enumerate(pictures.sizes()):
             if size is None:
                 # Its size is all that is read of it here.
-                opened[number] = self._opened(pictures, number, found)
+                try:
+                    opened[number] = self._opened(pictures, number, found)
+                except PackError as error:
+                    refused = error
+                    break
                 size = opened[number].size
+            if self.target_transform is not None and number:
+                states.append(torch.get_rng_state())
+            sizes.append(size)
             cuts.append(cut_of(*size))
             # Here, as it may draw, too.
             label = found[number][1]
@@ -150,11 +160,29 @@ class PackedImages(PackedImageFolder):
         native = [(number, cut) for number, cut in enumerate(cuts) if number not in opened]
         if native:
             for number, _ in self._decoder.decode(pictures, native, whole.data_ptr(), whole.numel(), threads):
-                opened[number] = self._opened(pictures, number, found)
-        for number, picture in opened.items():
-            with self._named(found[number][0]):
-                whole[number] = self._resized(picture, cuts[number])
+                opened[number] = None
+        # In their order, so that the first one that cannot be decoded is named.
+        for number in sorted(opened):
+            try:
+                picture = opened[number] or self._opened(pictures, number, found)
+                with self._named(found[number][0]):
+                    whole[number] = self._resized(picture, cuts[number])
+            except PackError:
+                self._draw_again(states, sizes[:number])
+                raise
+        if refused is not None:
+            raise refused
         return [_Sample(whole, at, pair) for at, pair in enumerate(zip(whole.unbind(0), targets))]
+
+    def _draw_again(self, states: list[torch.Tensor], sizes: list[tuple[int, int]]):
+        """As if nothing had been drawn beyond these pictures of the batch: torchvision draws once a picture is decoded."""
+        if self.target_transform is not None:
+            torch.set_rng_state(states[len(sizes)])
+            return
+        torch.set_rng_state(states[0])
+        cut_of = self.cut.drawer()
+        for size in sizes:
+            cut_of(*size)
 
     def _opened(self, pictures, number, found):
         """By Pillow, which has not decoded it yet."""
