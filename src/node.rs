@@ -2,13 +2,13 @@
 
 use crate::audit::unbroken_where_piped;
 use crate::terminal::{self, Colour};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use stallscope_collector::{
-    CollectOptions, NodeLog, NodeOptions, Recordings, SessionOptions, node_state, pause_node, resume_node,
-    serve_node,
+    CollectOptions, Endpoint, NodeLog, NodeOptions, Recordings, SessionOptions, Written, export_node, node_state,
+    pause_node, resume_node, serve_node,
 };
-use stallscope_reports::{Style, clean_json, node};
+use stallscope_reports::{Style, clean_json, node, otlp};
 use stallscope_store::Retention;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +35,8 @@ Examples:
   stallscope node                 what is done with each job
   sudo stallscope node pause      nothing is changed any more, in any job
   stallscope node pause train     the same for one job of yours
-  stallscope node log             what was changed, why, and what came of it";
+  stallscope node log             what was changed, why, and what came of it
+  sudo stallscope node export --otlp http://127.0.0.1:4318      all that for OpenTelemetry, as it happens";
 
 #[derive(Debug, Subcommand)]
 enum NodeVerb {
@@ -58,6 +59,18 @@ enum NodeVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Push the jobs and the audit to a receiver of OpenTelemetry, as metrics and events, until it is ended
+    ///
+    /// Root pushes all jobs, others their own. Lines of the audit are pushed from now on, each once; those of a time in which the
+    /// receiver is away come later, and its metrics are lost.
+    Export {
+        /// The receiver, by OTLP over HTTP, as that of an OpenTelemetry collector on this machine: http://HOST[:PORT]
+        #[arg(long, value_name = "URL")]
+        otlp: Endpoint,
+        /// Time between two pushes
+        #[arg(long, value_name = "TIME", default_value = "15s", value_parser = stallscope_units::parse_duration)]
+        every: Duration,
+    },
 }
 
 pub(crate) fn main(verb: &Node, colour: Colour) -> Result<ExitCode> {
@@ -69,6 +82,10 @@ pub(crate) fn main(verb: &Node, colour: Colour) -> Result<ExitCode> {
             unbroken_where_piped(&mut style);
             print_log(*json, &style)?;
         }
+        Some(NodeVerb::Export { otlp, every }) => {
+            ensure!(*every >= Duration::from_secs(1), "--every is at least 1s");
+            export_node(otlp, *every, WRITTEN, terminal::say)?;
+        }
         None => {
             let state = node_state()?;
             let text = if verb.json { terminal::json(&state)? } else { node::page(&state, &style) };
@@ -77,6 +94,8 @@ pub(crate) fn main(verb: &Node, colour: Colour) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+const WRITTEN: Written = Written { metrics: otlp::metrics, logs: otlp::logs };
 
 fn print_log(json: bool, style: &Style) -> Result<()> {
     let mut log = NodeLog::default();

@@ -15,6 +15,7 @@ pub mod markdown;
 mod merge;
 pub mod node;
 pub mod openmetrics;
+pub mod otlp;
 pub mod parquet;
 pub mod perfetto;
 pub mod progress;
