@@ -5,8 +5,8 @@ use crate::terminal::{self, Colour};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use stallscope_collector::{
-    CollectOptions, Endpoint, NodeLog, NodeOptions, Recordings, SessionOptions, Written, export_node, node_state,
-    pause_node, resume_node, serve_node,
+    CollectOptions, Endpoint, NodeLog, NodeOptions, Recordings, SessionOptions, Written, export_node,
+    node_state, pause_node, resume_node, serve_node,
 };
 use stallscope_reports::{Style, clean_json, node, otlp};
 use stallscope_store::Retention;

@@ -59,7 +59,8 @@ fn limits(received: &Received) -> Vec<f64> {
     let all = received.lock().unwrap();
     let mut found = Vec::new();
     for (_, document) in all.iter().filter(|(path, _)| path == "/v1/metrics") {
-        let metrics = document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap().clone();
+        let metrics =
+            document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap().clone();
         for metric in metrics.iter().filter(|metric| metric["name"] == "stallscope.job.cache.limit") {
             let points = metric["gauge"]["dataPoints"].as_array().unwrap();
             found.extend(points.iter().map(|point| point["asDouble"].as_f64().unwrap()));
@@ -73,7 +74,10 @@ fn events(received: &Received) -> Vec<String> {
     let logs = all.iter().filter(|(path, _)| path == "/v1/logs");
     logs.flat_map(|(_, document)| {
         let records = document["resourceLogs"][0]["scopeLogs"][0]["logRecords"].as_array().unwrap();
-        records.iter().map(|record| record["body"]["stringValue"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        records
+            .iter()
+            .map(|record| record["body"]["stringValue"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     })
     .collect()
 }

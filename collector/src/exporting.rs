@@ -47,7 +47,10 @@ impl FromStr for Endpoint {
             _ => return Err(form()),
         }
         let authority = uri.authority().ok_or_else(form)?;
-        ensure!(!authority.as_str().contains('@'), "a password in an address is visible to every user; leave it out");
+        ensure!(
+            !authority.as_str().contains('@'),
+            "a password in an address is visible to every user; leave it out"
+        );
         ensure!(uri.query().is_none(), "the address of a receiver has no `?`");
         Ok(Endpoint {
             host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
@@ -76,7 +79,8 @@ pub fn export_node(endpoint: &Endpoint, every: Duration, written: Written, say: 
     let mut exporter = Exporter { log: NodeLog::default(), has_begun: false, waiting: Vec::new() };
     let (mut service, mut receiver) = (Trouble::default(), Trouble::default());
     loop {
-        let send = |path: &str, document: String| runtime.block_on(send(endpoint, path, document, ANSWER_WITHIN));
+        let send =
+            |path: &str, document: String| runtime.block_on(send(endpoint, path, document, ANSWER_WITHIN));
         match exporter.turn(&host, written, send) {
             Ok(()) => {
                 service.over("the node's service answers again", &say);
@@ -85,7 +89,11 @@ pub fn export_node(endpoint: &Endpoint, every: Duration, written: Written, say: 
             Err(Failed::Service(why)) => service.begun(&why, &say),
             Err(Failed::Later(why)) => receiver.begun(&format!("{endpoint}: {why}; it is tried again"), &say),
             Err(Failed::Refused(why, lines)) => {
-                let lost = if lines > 0 { format!("; {lines} lines of the audit are lost to it") } else { String::new() };
+                let lost = if lines > 0 {
+                    format!("; {lines} lines of the audit are lost to it")
+                } else {
+                    String::new()
+                };
                 receiver.begun(&format!("{endpoint} refuses what it is sent: {why}{lost}"), &say);
             }
         }
@@ -197,7 +205,8 @@ async fn send(endpoint: &Endpoint, path: &str, document: String, within: Duratio
 }
 
 async fn post(endpoint: &Endpoint, path: &str, document: String) -> Result<StatusCode> {
-    let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.context("it cannot be reached")?;
+    let stream =
+        TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.context("it cannot be reached")?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let request = Request::post(format!("{}{path}", endpoint.path))
@@ -225,8 +234,15 @@ mod tests {
         let endpoint: Endpoint = "http://[::1]/otlp/".parse().unwrap();
         assert_eq!((endpoint.host.as_str(), endpoint.port, endpoint.path.as_str()), ("::1", PORT, "/otlp"));
         assert_eq!(endpoint.to_string(), "http://[::1]/otlp");
-        let refused =
-            ["", "collector:4318", "ftp://collector", "https://collector", "http://a:b@collector", "http://collector?x=1", "http://"];
+        let refused = [
+            "",
+            "collector:4318",
+            "ftp://collector",
+            "https://collector",
+            "http://a:b@collector",
+            "http://collector?x=1",
+            "http://",
+        ];
         for text in refused {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }

@@ -12,7 +12,8 @@ const WARN: (u32, &str) = (13, "WARN");
 /// What the node's service does with the jobs of this moment, as gauges, one point for each job.
 pub fn metrics(state: &NodeState, host: &str, now_wall_ns: u64) -> String {
     let whole = [point(now_wall_ns, Vec::new(), f64::from(u8::from(state.paused.is_some())))];
-    let mut metrics = vec![gauge("stallscope.node.paused", "1", "1 while nothing is changed on the node", whole)];
+    let mut metrics =
+        vec![gauge("stallscope.node.paused", "1", "1 while nothing is changed on the node", whole)];
     let mut of_jobs = |name: &str, unit: &str, description: &str, value: fn(&NodeJob) -> f64| {
         let finite = state.jobs.iter().filter(|job| value(job).is_finite());
         let points: Vec<Value> = finite.map(|job| point(now_wall_ns, of_job(job), value(job))).collect();
@@ -24,12 +25,18 @@ pub fn metrics(state: &NodeState, host: &str, now_wall_ns: u64) -> String {
         job.cache_bytes as f64
     });
     of_jobs("stallscope.job.saved", "s", "Time that proven changes have saved", |job| job.saved_s);
-    of_jobs("stallscope.job.speedup", "1", "Share by which samples a second are more with these in force", |job| {
-        job.faster
-    });
-    of_jobs("stallscope.job.frozen", "1", "1 while nothing is tried, for changes that had to be undone", |job| {
-        f64::from(u8::from(job.frozen.is_some()))
-    });
+    of_jobs(
+        "stallscope.job.speedup",
+        "1",
+        "Share by which samples a second are more with these in force",
+        |job| job.faster,
+    );
+    of_jobs(
+        "stallscope.job.frozen",
+        "1",
+        "1 while nothing is tried, for changes that had to be undone",
+        |job| f64::from(u8::from(job.frozen.is_some())),
+    );
     of_jobs("stallscope.job.paused", "1", "1 while nothing is changed in the job", |job| {
         f64::from(u8::from(job.paused.is_some()))
     });
@@ -96,10 +103,14 @@ fn record(event: &NodeEvent, now_wall_ns: u64) -> Value {
         attributes.push(text("stallscope.knob", &event.knob));
     }
     let rank = event.rank.map(u64::from);
-    for (key, value) in [("stallscope.rank", rank), ("stallscope.from", event.from), ("stallscope.to", event.to)] {
+    for (key, value) in
+        [("stallscope.rank", rank), ("stallscope.from", event.from), ("stallscope.to", event.to)]
+    {
         attributes.extend(value.map(|value| number(key, value)));
     }
-    for (key, estimate) in [("stallscope.predicted", event.predicted), ("stallscope.measured", event.measured)] {
+    for (key, estimate) in
+        [("stallscope.predicted", event.predicted), ("stallscope.measured", event.measured)]
+    {
         let value = estimate.map(|Estimate { value, .. }| value).filter(|value| value.is_finite());
         attributes.extend(value.map(|value| json!({ "key": key, "value": { "doubleValue": value } })));
     }
@@ -123,8 +134,11 @@ fn sentence(event: &NodeEvent) -> String {
     if let (Some(from), Some(to)) = (event.from, event.to) {
         words.push_str(&format!(" {from} -> {to}"));
     }
-    let reasons: Vec<&str> =
-        [&event.saw, &event.why].into_iter().map(String::as_str).filter(|reason| !reason.is_empty()).collect();
+    let reasons: Vec<&str> = [&event.saw, &event.why]
+        .into_iter()
+        .map(String::as_str)
+        .filter(|reason| !reason.is_empty())
+        .collect();
     if !reasons.is_empty() {
         words.push_str(&format!(": {}", reasons.join("; ")));
     }
@@ -195,7 +209,10 @@ mod tests {
         let document: Value = serde_json::from_str(&logs(&[event], "node-7", 9)).unwrap();
         let record = &document["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0];
         assert_eq!(record["body"]["stringValue"], "undo workers 4 -> 1: no gain; not proven");
-        assert_eq!((&record["eventName"], &record["severityText"]), (&json!("stallscope.undo"), &json!("WARN")));
+        assert_eq!(
+            (&record["eventName"], &record["severityText"]),
+            (&json!("stallscope.undo"), &json!("WARN"))
+        );
         assert_eq!((&record["timeUnixNano"], &record["observedTimeUnixNano"]), (&json!("7"), &json!("9")));
     }
 
