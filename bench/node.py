@@ -72,7 +72,7 @@ class Place:
         self.python = WORK / "base" / Path(os.path.realpath(PYTHON)).relative_to(os.path.realpath(self.prefix))
         site = HOME / ".local" / "lib" / version / "site-packages"
         shutil.copytree(ROOT / "target" / "python", site)
-        for folder in (HOME, self.slow, self.run_dir):
+        for folder in (HOME, self.run_dir):
             for path in [folder, *folder.rglob("*")]:
                 os.chown(path, NOBODY, NOBODY)
 
@@ -102,8 +102,8 @@ class Place:
 
 @contextmanager
 def storage(place: Place, latency_ms: int):
-    """The data set where each read takes `latency_ms`, mounted by the jobs' user, who alone may read it then."""
-    command = [*AS_NOBODY, SLOWFS, place.plain, place.slow, "--mib-per-s", str(FAST_MIB_S), "--latency-ms", str(latency_ms)]
+    """The data set where each read takes `latency_ms`."""
+    command = [SLOWFS, place.plain, place.slow, "--for-all", "--mib-per-s", str(FAST_MIB_S), "--latency-ms", str(latency_ms)]
     server = subprocess.Popen([str(word) for word in command])
     try:
         while not mounted(place.slow):

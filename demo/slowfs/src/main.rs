@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use fuser::{Config, MountOption, Session};
+use fuser::{Config, MountOption, Session, SessionACL};
 use nix::sys::signal::{SigSet, Signal};
 
 use pace::Pacer;
@@ -34,6 +34,9 @@ struct Flags {
     /// What each read takes besides, in milliseconds
     #[arg(long, default_value_t = 0)]
     latency_ms: u64,
+    /// Show it to every user, not to yours alone; root may
+    #[arg(long)]
+    for_all: bool,
 }
 
 fn rate(text: &str) -> Result<f64> {
@@ -78,6 +81,9 @@ fn serve(flags: &Flags) -> Result<()> {
         MountOption::Subtype("slowfs".into()),
     ];
     config.n_threads = Some(THREADS);
+    if flags.for_all {
+        config.acl = SessionACL::All;
+    }
     let session = Session::new(tree, &mountpoint, &config).with_context(|| {
         format!(
             "cannot mount on {}; FUSE needs the package fuse3 and access to /dev/fuse",
