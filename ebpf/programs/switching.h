@@ -146,12 +146,7 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 
 	if (slot->state != STATE_BLOCKED)
 		kind = unknown_to_verifier(slot, kind_of_sleep(task, false));
-	/* Not an older wake-up than the one that ended this sleep. */
-	if (kind == BLOCKED_FUTEX && woken & WOKEN_FROM_READ && woken > slot->scratch.run_start_ns)
-		kind = BLOCKED_FUTEX_READ;
-	if (kind == BLOCKED_FUTEX && woken & WOKEN_FROM_NET)
-		kind = BLOCKED_FUTEX_NET;
-	kind = unknown_to_verifier(slot, kind);
+	kind = unknown_to_verifier(slot, handed_on(slot, kind));
 	if (comes_from_net(task, kind))
 		slot->scratch.notes |= NOTE_FROM_NET;
 	else

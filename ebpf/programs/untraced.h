@@ -62,6 +62,18 @@ INLINE u64 unbooked_ns(struct task_slot *slot, struct task_struct *task)
 	return ran_ns > booked_ns ? ran_ns - booked_ns : 0;
 }
 
+/* A sleep in a futex by what its waker handed on, where that wake-up is not an older one than the one that ended the sleep. */
+INLINE u32 handed_on(struct task_slot *slot, u32 kind)
+{
+	u64 woken = slot->scratch.wake_ns;
+
+	if (kind != BLOCKED_FUTEX || woken <= slot->scratch.run_start_ns)
+		return kind;
+	if (woken & WOKEN_FROM_READ)
+		return BLOCKED_FUTEX_READ;
+	return woken & WOKEN_FROM_NET ? BLOCKED_FUTEX_NET : kind;
+}
+
 /*
  * Books the time up to when `task`, the current one, last got its CPU. Where it is not known what it slept in, that is
  * `kind`.
@@ -78,11 +90,13 @@ static __attribute__((noinline)) void book_untraced(struct task_slot *slot, stru
 	queued_ns = at_most(queued_ns, start + ran_ns, arrived);
 	slept_until = arrived - queued_ns - ran_ns;
 	if (slot->state == STATE_BLOCKED)
-		kind = slot->blocked_in;
+		kind = handed_on(slot, slot->blocked_in);
 	if (kind >= BLOCKED_KINDS)
 		kind = BLOCKED_OTHER;
 	if (slept_until > start && is_file_wait(kind))
 		count_nameless_wait(slot, slept_until - start);
+	if (slept_until > start && (kind == BLOCKED_FILE_READ || kind == BLOCKED_FAULT))
+		slot->scratch.has_read_ns = slept_until;
 	book(slot, TIME_BLOCKED + kind, slept_until);
 	book_runnable(slot, slept_until + queued_ns);
 	book(slot, TIME_CPU, arrived);

@@ -83,6 +83,30 @@ fn a_futex_whose_waker_has_read_a_file_meanwhile() {
     }
 }
 
+/// Nor does it matter whether the switches are traced in which the two of them get their CPUs again.
+#[test]
+fn a_futex_whose_waker_has_read_without_a_trace_of_it() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let path = file("reader-untraced");
+    let mut found = Vec::new();
+    // Where the reader had its CPU when the tracing ended, nobody knows what it slept in.
+    for _ in 0..10 {
+        let mut workload = Workload::spawn(&["reader", "1", path.to_str().unwrap()]);
+        let pid = workload.pid();
+        let mut seen = Seen { tasks: kernel.watch(pid).unwrap(), ..Seen::default() };
+        workload.begin();
+        std::thread::sleep(Duration::from_millis(2));
+        kernel.trace_switches(false).unwrap();
+        workload.wait();
+        kernel.trace_switches(true).unwrap();
+        seen.drain_until_exit(&mut kernel, pid);
+        let blocked_ns = seen.exit(pid).total.blocked_ns;
+        found.push((blocked_ns[Blocked::FutexRead as usize], blocked_ns[Blocked::Futex as usize]));
+    }
+    // Of the two sleeps only the first is for who reads.
+    assert!(found.iter().any(|(reading_ns, _)| *reading_ns > 0), "{found:?}");
+}
+
 #[test]
 fn a_lock_that_a_reader_gives_up_is_no_wait_for_what_it_reads() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
