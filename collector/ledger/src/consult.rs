@@ -115,8 +115,17 @@ fn judged(remedy: Remedy, expected: &[Expected], cpus_are_spare: bool) -> Result
     if best.kind == RemedyKind::MoreCores && !cpus_are_spare {
         return if remedy.sentence.is_empty() { Err(Refused::Unjudged) } else { Ok(unjudged(remedy)) };
     }
-    let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
+    let whose = match is_of_loader(best.kind) && expected.iter().any(|other| other.loader != best.loader) {
+        true => format!(" (of loader {} alone)", best.loader),
+        false => String::new(),
+    };
+    let sentence = format!("{}{whose}: {}", action(best, &remedy.sentence), outcome(best));
     Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()), ..remedy })
+}
+
+/// Whether it is done to a loader; what its gain is for the others is not in the expectation.
+fn is_of_loader(kind: RemedyKind) -> bool {
+    !matches!(kind, RemedyKind::FasterStorage | RemedyKind::MoreCores | RemedyKind::Other)
 }
 
 /// What CPUs bring depends on what the job's threads do with them, so that their sentences name what is not known; others' say

@@ -225,10 +225,21 @@ fn a_loader_that_takes_the_trainers_cpu_is_not_called_free() {
     };
     let (keeps_up, short) = data_keeps_up(Does::Cpu);
     assert!(keeps_up.contains("with less CPU would"), "{keeps_up}");
-    assert!(short.contains("Halve the CPU time of a sample") && short.contains("+30%"), "{short}");
+    assert!(short.contains("Halve the CPU time of a sample: ") && short.contains("+30%"), "{short}");
     let (keeps_up, short) = data_keeps_up(Does::Runnable);
     assert!(keeps_up.starts_with("A faster loader would not"), "{keeps_up}");
     assert!(!short.contains("Halve"), "others hold the CPU: {short}");
+}
+
+/// In a trial both loaders of a loop were given cheaper samples, which brought three times what was promised of one.
+#[test]
+fn what_is_expected_of_one_of_several_loaders_says_so() {
+    let of_loader = |kind, loader, gain| Expected { loader, ..expected(kind, 2, 4, gain) };
+    let judged = [of_loader(RemedyKind::MoreWorkers, 0, 0.1), of_loader(RemedyKind::MoreWorkers, 1, 0.3)];
+    let said = sentences(&reads(), &judged);
+    assert!(said[0].starts_with("Raise num_workers from 2 to 4 (of loader 1 alone): +30%"), "{said:?}");
+    let said = sentences(&reads(), &judged[..1]);
+    assert!(said.iter().any(|one| one.starts_with("Raise num_workers from 2 to 4: +10%")), "{said:?}");
 }
 
 #[test]
