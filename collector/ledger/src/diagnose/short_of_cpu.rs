@@ -14,6 +14,8 @@ use stallscope_units::{duration_in_words, percent_in_words};
 const ONE_THREAD: f64 = 1.1;
 /// Of the CPUs that are here, the part that the job itself has to use to be the one that is in its own way.
 const OWN_DOING: f64 = 0.8;
+/// Where it uses less of them, what others hold is worth as much as many a change of the job's own.
+const NEARLY_ALL: f64 = 0.88;
 /// Less than that is what waking up takes on CPUs that idle, too, so that nobody else has to hold them.
 const SHORT: f64 = 0.1;
 
@@ -40,8 +42,13 @@ fn is_short(figures: &Figures<'_>) -> bool {
 }
 
 fn uses_them_up(figures: &Figures<'_>) -> bool {
+    uses(figures, OWN_DOING)
+}
+
+/// Whether the job uses at least such a part of the CPUs that are here.
+fn uses(figures: &Figures<'_>, part: f64) -> bool {
     let cpus = f64::from(figures.cpus);
-    cpus > 0.0 && figures.own_cores.is_some_and(|cores| cores >= OWN_DOING * cpus)
+    cpus > 0.0 && figures.own_cores.is_some_and(|cores| cores >= part * cpus)
 }
 
 /// Short of CPU, and for the most part because of its own processes.
@@ -55,7 +62,11 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     }
     let mut remedies = if uses_them_up(figures) {
         let more = "Give the job more CPUs: its own processes use those that are here";
-        vec![remedy(MoreCores, more), fewer_workers(figures), if_judged(CheaperSamples)]
+        let mut remedies = vec![remedy(MoreCores, more), fewer_workers(figures), if_judged(CheaperSamples)];
+        if !uses(figures, NEARLY_ALL) {
+            remedies.extend(other(without_the_others(figures)));
+        }
+        remedies
     } else {
         let mut remedies = vec![remedy(MoreCores, "Give the job CPUs of its own"), if_judged(FewerWorkers)];
         remedies.extend(other(without_the_others(figures)));
