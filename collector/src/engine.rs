@@ -155,7 +155,8 @@ impl Engine {
         self.kernel = state;
         // Each connection counts its losses from its own beginning.
         for (reason, count) in std::mem::take(&mut self.kernel_lost) {
-            *self.kernel_lost_before.entry(reason).or_default() += count;
+            let before = foreign_text::loss(&mut self.kernel_lost_before, &reason);
+            before.into_iter().for_each(|before| *before = before.saturating_add(count));
         }
         self.files.restart();
         // A new connection begins with a whole frame.
@@ -201,7 +202,9 @@ impl Engine {
             Tag::MountWait => files.mount(payload),
             Tag::Tick => {
                 if let Ok(tick) = stallscope_wire::decode::<Tick>(payload) {
-                    kernel_lost.extend(tick.lost);
+                    for (reason, count) in tick.lost {
+                        foreign_text::loss(kernel_lost, &reason).into_iter().for_each(|lost| *lost = count);
+                    }
                     *kernel_cpu_ns = tick.run_time_ns.or(*kernel_cpu_ns);
                     *kernel_until_ns = tick.now_ns;
                     now_ns = tick.now_ns;

@@ -19,6 +19,9 @@ const SHOWN: usize = 50;
 /// Files kept; the shortest waits go when there are twice as many. Their mounts know of them.
 const KEPT: usize = 1000;
 
+/// Mounts that are kept: four times as many as the kernel side has.
+const MOUNTS: usize = 4096;
+
 /// Where a file is that no mount is known of.
 const NOWHERE: &str = "unknown";
 
@@ -84,7 +87,9 @@ impl Files {
 
     /// A frame about a mount.
     pub(crate) fn mount(&mut self, payload: &[u8]) {
-        if let Some((key, now)) = parse::<files::MountWait>(payload) {
+        if let Some((key, now)) = parse::<files::MountWait>(payload)
+            && (self.mounts.len() < MOUNTS || self.mounts.contains_key(&key))
+        {
             self.mounts.entry(key).or_default().is(now);
         }
     }
@@ -278,6 +283,16 @@ mod tests {
         assert_eq!(waits.len(), SHOWN);
         assert_eq!(waits[0].wait_ns, 3999);
         assert!(waits.is_sorted_by(|a, b| a.wait_ns >= b.wait_ns));
+    }
+
+    #[test]
+    fn of_mounts_without_end_some_are_kept() {
+        let mut files = Files::default();
+        for mount in 0..20_000 {
+            let key = FileKey { mount, ..key(1) };
+            files.mount(&frame(&key, &files::MountWait { wait_ns: 5, waits: 1 }));
+        }
+        assert_eq!(files.mounts.len(), MOUNTS);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Texts of a job's processes: as long as they say, and with anything in them. Each is kept, shown and written again and again.
 
 use stallscope_ring::{Greeting, LoaderFact};
+use stallscope_wire::ProgramState;
+use std::collections::BTreeMap;
 
 /// A class, a version.
 const NAME: usize = 200;
@@ -20,6 +22,26 @@ pub(crate) fn short(text: &str, most: usize) -> String {
 
 pub(crate) fn sentence(text: &str) -> String {
     short(text, SENTENCE)
+}
+
+/// Reasons for losses that are kept; a kernel service has ten.
+const LOSSES: usize = 64;
+
+/// The count of a loss whose reason somebody else says; `None` where there are enough others.
+pub(crate) fn loss<'a>(losses: &'a mut BTreeMap<String, u64>, reason: &str) -> Option<&'a mut u64> {
+    let reason = short(reason, NAME);
+    let has_place = losses.len() < LOSSES || losses.contains_key(&reason);
+    has_place.then(|| losses.entry(reason).or_default())
+}
+
+/// Kernel programs; there are some thirty.
+const PROGRAMS: usize = 256;
+
+pub(crate) fn shorten_programs(programs: &mut Vec<ProgramState>) {
+    programs.truncate(PROGRAMS);
+    for program in programs {
+        (program.program, program.reason) = (short(&program.program, NAME), sentence(&program.reason));
+    }
 }
 
 pub(crate) fn shorten_greeting(greeting: &mut Greeting) {

@@ -3,6 +3,7 @@
 
 use crate::KernelChoice;
 use crate::engine::Engine;
+use crate::foreign_text;
 use crate::kernel_service::Within;
 use crate::runtime::kernel_socket;
 use anyhow::{Context, Result, anyhow};
@@ -154,14 +155,15 @@ impl KernelClient {
         stream.write_all(&stallscope_wire::encode(&hello))?;
         let reply = stallscope_wire::decode(&read_line(&mut stream, until)?)?;
         match reply {
-            Reply::Watching(accepted) => {
+            Reply::Watching(mut accepted) => {
+                foreign_text::shorten_programs(&mut accepted.programs);
                 for pid in further {
                     stream.write_all(&stallscope_wire::encode(&Request::Watch(*pid)))?;
                 }
                 stream.set_nonblocking(true)?;
                 Ok((UnixStream::from_std(stream)?, accepted))
             }
-            Reply::Error(sentence) => Err(Refused(sentence).into()),
+            Reply::Error(sentence) => Err(Refused(foreign_text::sentence(&sentence)).into()),
             _ => Err(anyhow!("the node's collector answered something else; is it another version?")),
         }
     }

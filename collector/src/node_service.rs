@@ -23,12 +23,13 @@ use anyhow::{Context, Result, bail, ensure};
 use book::Book;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
+use rustix::fs::{Mode, OFlags, Stat};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::set_no_new_privs;
 use serving::Given;
-use std::fs::Permissions;
+use stallscope_folder::Folder;
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -104,23 +105,29 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
 }
 
 /// A folder in which collectors make one each for their users, as these and with root's group, and nobody else makes anything. It is
-/// made where it is missing.
+/// made where it is missing. A folder around it may be another user's, who can put something else in its place at any time: what is
+/// opened to users is what was looked at.
 fn open_to_users(dir: &Path) -> Result<()> {
     const MODE: u32 = 0o1771;
-    let parent = dir.parent().context("it is no folder of its own")?;
-    std::fs::create_dir_all(parent)?;
-    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
-        // The file mode creation mask has its say in what is made, and not in this.
-        Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(MODE))?,
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+    let (parent, name) = dir.parent().zip(dir.file_name()).context("it is no folder of its own")?;
+    let parent = Folder::make(parent).map_err(std::io::Error::from)?;
+    let is_new = match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
         Err(error) => return Err(error.into()),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(&parent, name, flags, Mode::empty()).ok();
+    let facts = || folder.as_ref().and_then(|folder| rustix::fs::fstat(folder).ok());
+    let is_ours = |facts: &Stat| (facts.st_uid, facts.st_gid) == (0, 0);
+    // The file mode creation mask has its say in what is made, and not in this.
+    if is_new && facts().is_some_and(|facts| is_ours(&facts) && facts.st_mode & 0o5077 == 0) {
+        folder.iter().try_for_each(|folder| rustix::fs::fchmod(folder, Mode::from_raw_mode(MODE)))?;
     }
-    let facts = std::fs::symlink_metadata(dir)?;
     ensure!(
-        facts.is_dir()
-            && (facts.uid(), facts.gid()) == (0, 0)
-            && facts.mode() & 0o7003 == 0o1001
-            && facts.mode() & 0o070 == 0o070,
+        facts().is_some_and(|facts| is_ours(&facts)
+            && facts.st_mode & 0o7003 == 0o1001
+            && facts.st_mode & 0o070 == 0o070),
         "it is to be a folder of root's and its group's with the mode 1771, as this service makes one that is missing"
     );
     Ok(())
@@ -180,4 +187,34 @@ pub fn start_node_service(
     // SAFETY: the handler does what a handler may.
     unsafe { signal(Signal::SIGHUP, SigHandler::Handler(reload)) }?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+
+    #[test]
+    fn recordings_go_where_no_other_user_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o7777;
+        std::fs::create_dir(at("elsewhere")).unwrap();
+        symlink(at("elsewhere"), at("theirs")).unwrap();
+        if std::fs::metadata(folder.path()).unwrap().gid() != 0
+            || lchown(at("theirs"), Some(4343), None).is_err()
+        {
+            eprintln!("SKIPPED: recordings_go_where_no_other_user_leads takes root");
+            return;
+        }
+        open_to_users(&at("own/dir")).unwrap();
+        assert_eq!(mode("own/dir"), 0o1771);
+        open_to_users(&at("own/dir")).unwrap();
+        let before = mode("elsewhere");
+        assert!(open_to_users(&at("theirs")).unwrap_err().to_string().contains("with the mode 1771"));
+        assert!(open_to_users(&at("theirs/dir")).is_err());
+        assert_eq!((mode("elsewhere"), at("elsewhere/dir").exists()), (before, false));
+    }
 }

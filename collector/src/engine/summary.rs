@@ -31,7 +31,8 @@ impl Engine {
         let mut losses = seen.losses;
         let mut kernel_lost = self.kernel_lost_before.clone();
         for (reason, count) in &self.kernel_lost {
-            *kernel_lost.entry(reason.clone()).or_default() += count;
+            let lost = kernel_lost.entry(reason.clone()).or_default();
+            *lost = lost.saturating_add(*count);
         }
         losses.extend(kernel_lost.into_iter().map(|(reason, count)| Loss { reason, count }));
         let lost = self.lanes.lost();

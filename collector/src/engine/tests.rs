@@ -85,3 +85,23 @@ fn lanes_of_a_job_are_bounded_together() {
     assert_eq!(engine.notices().len(), 1);
     assert!(engine.summary().losses.iter().any(|loss| loss.reason == "connection refused"));
 }
+
+/// Where STALLSCOPE_KERNEL_SOCKET leads, anybody may listen.
+#[test]
+fn of_losses_that_a_kernel_service_names_some_are_kept() {
+    let mut engine = Engine::new(JobFacts::default(), false);
+    for round in 0..200 {
+        let lost =
+            (0..100).map(|nth| (format!("\u{1b}[2J{round} {nth} {}", "x".repeat(400)), u64::MAX)).collect();
+        let mut bytes = Vec::new();
+        let tick = Tick { now_ns: 1, lost, run_time_ns: None };
+        frame::push(&mut bytes, Tag::Tick, &stallscope_wire::encode(&tick));
+        engine.kernel_bytes(&bytes).expect("a frame");
+        if round % 20 == 0 {
+            engine.kernel_is(EvidenceState::On);
+        }
+    }
+    let losses = engine.summary().losses;
+    assert!(losses.len() < 200, "{}", losses.len());
+    assert!(losses.iter().all(|loss| loss.reason.len() < 300 && !loss.reason.contains('\u{1b}')));
+}

@@ -1,4 +1,4 @@
-//! The mounts that processes see, by number: `/proc/PID/mountinfo`.
+//! The XXXs that processes see, by number: `/proc/PID/mountinfo`.
 //!
 //! A mount's number says which of several mounts of one file system was used (bind mounts, btrfs subvolumes); no
 //! two mounts have the same at a time, whatever mount namespace they are in. Where it is not to be found, the
@@ -15,6 +15,11 @@ const LOOKS: u8 = 3;
 /// Of a mountinfo that is read. A node of many containers has some thousand lines.
 const MOST_BYTES: u64 = 4 << 20;
 
+/// Of what was read of all processes. They may make mounts without end, each of which has another number.
+const MOST_KEPT_BYTES: usize = 32 << 20;
+/// Numbers and processes that were looked for.
+const MOST_LOOKS: usize = 65_536;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) id: u32,
@@ -23,6 +28,12 @@ pub(super) struct Mount {
     pub(super) root: String,
     pub(super) point: String,
     pub(super) fs_type: String,
+}
+
+impl Mount {
+    fn bytes(&self) -> usize {
+        size_of::<Mount>() + self.root.len() + self.point.len() + self.fs_type.len()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +50,9 @@ impl Mounts {
         if key.dev == 0 || self.exactly(key).is_some() {
             return;
         }
+        if self.looks.len() >= MOST_LOOKS {
+            self.looks.clear();
+        }
         let looks = self.looks.entry((key.mount, pid)).or_default();
         if *looks == LOOKS {
             return;
@@ -47,6 +61,14 @@ impl Mounts {
         let mounts_of = |pid| procfs::beginning(pid, "mountinfo", MOST_BYTES);
         let table = mounts_of(pid).filter(|table| !table.is_empty());
         let Some(table) = table.or_else(|| mounts_of(std::process::id())) else { return };
+        self.take(&table);
+    }
+
+    fn take(&mut self, table: &[u8]) {
+        let held: usize = self.by_id.values().map(Mount::bytes).sum();
+        if held + table.len() > MOST_KEPT_BYTES {
+            self.by_id.clear();
+        }
         self.by_id
             .extend(table.split(|byte| *byte == b'\n').filter_map(parse).map(|mount| (mount.id, mount)));
     }
@@ -153,6 +175,19 @@ mod tests {
         assert_eq!(point(41, (0, 45)).unwrap(), "/pool");
         assert_eq!(point(28, (0, 31)).unwrap(), "/");
         assert_eq!(mounts().by_id[&50].fs_type, "fuse.slowfs");
+    }
+
+    #[test]
+    fn of_mounts_without_end_some_are_kept() {
+        let mut mounts = Mounts::default();
+        let name = "n".repeat(4000);
+        for id in 0..20_000 {
+            let line = format!("{} 28 8:17 /{name} /data rw,noatime - ext4 /dev/sdb1 rw\n", id);
+            mounts.take(line.as_bytes());
+        }
+        assert!(mounts.by_id.values().map(Mount::bytes).sum::<usize>() <= MOST_KEPT_BYTES);
+        let key = FileKey { mount: 19_999, dev: 8 << 20 | 17, ..FileKey::default() };
+        assert_eq!(mounts.exactly(&key).unwrap().point, "/data", "the last are");
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //!
 //! SQLite takes a file's word for what its tables are: a column may be computed by any function, a table may be a program.
 //! So only tables whose columns are stored, and indexes of such columns, are read. And pages that lead to each other in
-//! circles look like more rows than the file has bytes. So what all questions together take of SQLite's time is bounded by the
-//! file's size, and what is read of all tables together is no more than fits into it.
+//! circles look like more rows than the file has bytes, and so do rows that share the pages of one long value. So what all questions
+//! together take of SQLite's time and memory is bounded by the file's size, and what is read of all tables together is no more than fits into it.
 
+use crate::spending::{LOOK_EVERY, Spending};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
@@ -14,26 +15,31 @@ use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Longest text or blob: a summary of a thousand ranks has some megabytes.
-const MAX_VALUE_BYTES: i32 = 32 << 20;
+const MAX_SUMMARY_BYTES: i32 = 32 << 20;
+/// The same of all other tables, whose rows have some kilobytes, and of their definitions, which have some hundreds: what SQLite makes of a
+/// definition takes time by the square of its length.
+const MAX_VALUE_BYTES: i32 = 4 << 20;
+const MAX_DEFINITION_BYTES: i32 = 8 << 10;
 /// Values in one text of lists: ten thousand ranks have a third as many. An empty text in a list takes 3 bytes of a file, 24
 /// of memory, and as much again while the list grows.
 const MOST_VALUES: usize = 3 << 20;
 /// Rows that are taken at once: no recorder lets a table grow to as many. Each may take a hundred bytes of memory.
 pub(crate) const MOST_ROWS: usize = 1 << 20;
-/// Instructions of SQLite's virtual machine between two looks at the budget.
-const LOOK_EVERY: i32 = 1000;
-/// A question on an empty file takes fewer than the first; and each row that fits into a file takes fewer than the second
-/// a byte in all questions of a report: 10 to 20 columns of it make some 40 instructions, of at least 40 bytes, a sort
-/// reads each twice, and no report asks for a table more than twice.
+/// In instructions of SQLite's virtual machine: a question on an empty file takes fewer than the first; and each row that fits into
+/// a file takes fewer than the second a byte in all questions of a report: 10 to 20 columns of it make some 40 instructions, of at
+/// least 40 bytes, a sort reads each twice, and no report asks for a table more than twice.
 const FREE: u64 = 5_000_000;
 const EACH_BYTE: u64 = 4;
 /// A file may be asked many small questions: each has at least [`FREE`], as long as all together take no more than so much beyond
 /// the rest.
 const SPARE: u64 = 16 * FREE;
+/// Memory that SQLite may take for one question, to sort what it found: so much for any file, and so much for each of its bytes.
+const FREE_MEMORY: u64 = 64 << 20;
+const MEMORY_EACH_BYTE: u64 = 4;
 /// Who goes on asking, as a terminal does, has all of it again after so long.
 const ANEW_AFTER: Duration = Duration::from_secs(10);
 /// Of a file that is small, or grows while it is read.
@@ -54,6 +60,14 @@ pub(crate) fn distrust(connection: &Connection) -> rusqlite::Result<()> {
         connection.set_db_config(setting, on)?;
     }
     connection.pragma_update(None, "cell_size_check", true)
+}
+
+/// Has the summary be read, which may be longer than all else.
+pub(crate) fn of_summary<T>(connection: &Connection, read: impl FnOnce() -> T) -> rusqlite::Result<T> {
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_SUMMARY_BYTES)?;
+    let done = read();
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
+    Ok(done)
 }
 
 /// Reads a JSON text with no more values in it than [`MOST_VALUES`], in however many lists.
@@ -88,11 +102,17 @@ pub(crate) enum Extent {
     Head,
 }
 
+impl Extent {
+    /// How many of a file's bytes are to be read.
+    fn of(self, bytes: u64) -> u64 {
+        if self == Extent::Head { 0 } else { bytes }
+    }
+}
+
 /// How much may still be asked of a file.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Instructions.
-    left: Arc<AtomicU64>,
+    spending: Arc<Spending>,
     spare: Cell<u64>,
     filled: Cell<Instant>,
     extent: Extent,
@@ -126,18 +146,16 @@ impl Budget {
     /// Bounds what `connection`, to a file of so many bytes, may use.
     pub(crate) fn bound(connection: &mut Connection, bytes: u64, extent: Extent) -> rusqlite::Result<Budget> {
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, MAX_DEFINITION_BYTES)?;
         // Memory, not a folder of the system's that would fill up.
         connection.pragma_update(None, "temp_store", "MEMORY")?;
-        let left = Arc::new(AtomicU64::new(0));
+        let spending = Arc::new(Spending::default());
         let filled = Cell::new(Instant::now());
         let (spare, read_bytes) = (Cell::new(0), RefCell::default());
-        let budget = Budget { left: left.clone(), spare, filled, extent, read_bytes };
+        let budget = Budget { spending: spending.clone(), spare, filled, extent, read_bytes };
         budget.fill(bytes);
-        let exceeded = move || {
-            let left = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(LOOK_EVERY as u64));
-            left.is_err()
-        };
-        connection.progress_handler(LOOK_EVERY, Some(exceeded))?;
+        budget.begin(bytes);
+        connection.progress_handler(LOOK_EVERY, Some(move || !spending.pay()))?;
         Ok(budget)
     }
 
@@ -146,15 +164,23 @@ impl Budget {
         if self.filled.get().elapsed() > ANEW_AFTER {
             self.fill(bytes);
         } else {
-            let more = FREE.saturating_sub(self.left.load(Relaxed)).min(self.spare.get());
-            self.left.fetch_add(more, Relaxed);
+            let left = &self.spending.left;
+            let more = FREE.saturating_sub(left.load(Relaxed)).min(self.spare.get());
+            left.fetch_add(more, Relaxed);
             self.spare.set(self.spare.get() - more);
         }
+        self.begin(bytes);
+    }
+
+    /// What is spent from now on is the file's.
+    fn begin(&self, bytes: u64) {
+        self.spending
+            .begin(FREE_MEMORY.saturating_add(self.extent.of(bytes).saturating_mul(MEMORY_EACH_BYTE)));
     }
 
     fn fill(&self, bytes: u64) {
-        let bytes = if self.extent == Extent::Head { 0 } else { bytes };
-        self.left.store(FREE.saturating_add(bytes.saturating_mul(EACH_BYTE)), Relaxed);
+        let bytes = self.extent.of(bytes);
+        self.spending.left.store(FREE.saturating_add(bytes.saturating_mul(EACH_BYTE)), Relaxed);
         self.spare.set(SPARE);
         self.filled.set(Instant::now());
         self.read_bytes.borrow_mut().clear();

@@ -22,6 +22,7 @@ mod rollup;
 mod rows;
 mod sampled;
 mod schema;
+mod spending;
 mod tables;
 mod tail;
 mod waiting;

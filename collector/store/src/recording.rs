@@ -163,7 +163,10 @@ impl Recording {
 
     /// What is made of it is all that is kept of its text.
     pub(crate) fn read_summary<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.one("SELECT json FROM summary", |row| Ok(foreign::parse(row.get_ref(0)?.as_str()?)))?
+        let read =
+            || self.one("SELECT json FROM summary", |row| Ok(foreign::parse(row.get_ref(0)?.as_str()?)));
+        foreign::of_summary(&self.connection, read)
+            .map_err(|error| self.sqlite(&error))??
             .map_err(|reason| self.damaged(format!("its summary: {reason}")))
     }
 

@@ -119,6 +119,11 @@ impl Planner {
         planned
     }
 
+    /// What is before it was let go.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
     /// How many draws are planned, those that were let go included.
     pub fn drawn(&self) -> u64 {
         self.first + self.coming.len() as u64

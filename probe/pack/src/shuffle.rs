@@ -178,7 +178,9 @@ impl<'a> Epoch<'a> {
                 begin
             })
             .collect();
-        let recipe = Recipe { lanes: recipe.lanes.max(1), window: recipe.window.max(1), ..recipe };
+        // Lanes beyond the last sample have none.
+        let lanes = recipe.lanes.clamp(1, layout.samples().max(1));
+        let recipe = Recipe { lanes, window: recipe.window.max(1), ..recipe };
         Epoch { layout, recipe, number, line, begins, lanes: HashMap::new() }
     }
 
@@ -192,8 +194,10 @@ impl<'a> Epoch<'a> {
             let (each, more) = (count / share.world, count % share.world);
             let mut skip = share.rank * each + share.rank.min(more);
             let mut take = each + usize::from(share.rank < more);
-            // Sample n of all is number n / lanes of the lane n % lanes.
-            for lane in 0..lanes {
+            // Sample n of all is number n / lanes of the lane n % lanes. Lanes that have none of these are passed over: there may be
+            // more lanes than samples.
+            let behind = first % lanes + count.min(lanes);
+            for lane in (0..behind.saturating_sub(lanes)).chain(first % lanes..behind.min(lanes)) {
                 let from = (first + lanes - 1 - lane) / lanes;
                 let to = (first + count + lanes - 1 - lane) / lanes;
                 let skipped = skip.min(to - from);

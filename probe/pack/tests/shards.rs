@@ -135,6 +135,25 @@ fn files_of_shards_have_the_labels_that_came_with_them() {
     assert!(Pack::open(&set.made()).unwrap().snapshot().has_labels());
 }
 
+/// Each number below it would be a class, by a name in memory.
+#[test]
+fn a_label_far_beyond_the_pictures_is_of_no_class() {
+    for (label, is_class) in [(16_777_215, false), (1 << 20, false), ((1 << 20) - 1, true)] {
+        let mut set = Set::new();
+        set.shard("train.tar", |builder| {
+            put(builder, "0.jpg", b"picture");
+            put(builder, "0.cls", label.to_string().as_bytes());
+        });
+        set.pack(false).unwrap();
+        let pack = Pack::open(&set.made()).unwrap();
+        let images = stallscope_pack::Images::of(&pack, &[b".jpg".to_vec()]);
+        assert_eq!(images.is_ok(), is_class, "{label}");
+        if let Err(error) = images {
+            assert!(error.to_string().contains("read it with PackedDataset"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_second_run_reads_only_what_is_new_and_other_shards_are_added() {
     let mut set = labelled();

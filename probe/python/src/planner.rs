@@ -73,6 +73,12 @@ impl Planner {
         py.detach(|| self.lock().plan(place))
     }
 
+    /// From which place to which draws are planned.
+    fn planned(&self) -> (u64, u64) {
+        let planner = self.lock();
+        (planner.first(), planner.drawn())
+    }
+
     /// Whether `plan` would plan.
     fn has_to_plan(&self, place: u64) -> bool {
         self.lock().has_to_plan(place)

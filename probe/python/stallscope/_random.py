@@ -53,10 +53,27 @@ def restore(state):
         else:
             name, key, *rest = numpys
             numpys = name, numpy.frombuffer(key, dtype=numpy.uint32), *rest
-        numpy.random.set_state(numpys)
+        numpy.random.set_state(within_buffer(numpys))
     if "cuda" in state and torch.cuda.is_available():
         for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_bytes_tensor(one), device)
+
+
+# Where a generator of numpy's is in its buffer, and how much that has. numpy takes any number, and reads what lies there.
+_BUFFERS = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}
+
+
+def within_buffer(state):
+    """`state`, of a generator of numpy's. ValueError where it would be read from outside of the generator's buffer."""
+    is_tuple = isinstance(state, tuple)
+    kind = state[0] if is_tuple else state.get("bit_generator")
+    name, most = _BUFFERS.get(kind, (None, 0))
+    if name is None:
+        return state
+    at = state[2] if is_tuple else {**state, **state["state"]}.get(name)
+    if type(at) is not int or not 0 <= at <= most:
+        raise ValueError(f"the state of a {kind} is damaged: it is at {at!r}, of {most}")
+    return state
 
 
 def _plain(state):

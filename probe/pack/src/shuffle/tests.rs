@@ -93,6 +93,18 @@ fn ranks_divide_the_chunks() {
     assert_eq!(chunks.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4]);
 }
 
+/// A position in a checkpoint says how many lanes there are, and with as many as it may name no epoch began.
+#[test]
+fn lanes_that_have_no_sample_take_no_time() {
+    let layout = layout(&[20; 12]);
+    let order = |lanes| {
+        let recipe = Recipe { seed: 5, lanes, window: 2 };
+        Epoch::new(&layout, recipe, 3).places(Share { rank: 0, world: 1, batch: 1, start: 0 })
+    };
+    let every = order(240);
+    assert_eq!((every.len(), order(usize::MAX)), (240, every));
+}
+
 /// No more than `window` chunks, and one where the next begins, are drawn from in any chunk's time; at the epoch's ends too.
 #[test]
 fn a_window_is_no_wider_than_stated() {

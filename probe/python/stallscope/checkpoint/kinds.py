@@ -19,6 +19,8 @@ import uuid
 
 import torch
 
+from stallscope._keys import distinguishable
+
 from .errors import CheckpointError
 
 _FACTORIES = {one.__name__: one for one in (list, dict, set, tuple, int, float, str, bool)}
@@ -148,7 +150,9 @@ def _pairs(value, encode_one):
 
 
 def _decoded_pairs(pairs, decode_one):
-    return ((decode_one(key), decode_one(one)) for key, one in pairs)
+    decoded = [(decode_one(key), decode_one(one)) for key, one in pairs]
+    distinguishable(key for key, _ in decoded)
+    return decoded
 
 
 def _place(cls):

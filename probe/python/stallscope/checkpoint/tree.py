@@ -12,6 +12,7 @@ import json
 import torch
 
 from stallscope._hooks.knobs import raised_by_signal
+from stallscope._keys import distinguishable
 
 from . import dtensors, kinds, special
 from .errors import CheckpointError
@@ -256,9 +257,9 @@ class Reader:
         if kind == "dict":
             return {key: self._decode(one) for key, one in body.items()}
         if kind == "pairs":
-            return {self._decode(key): self._decode(one) for key, one in body}
+            return dict(self._pairs(body))
         if kind == "ordered":
-            return collections.OrderedDict((self._decode(key), self._decode(one)) for key, one in body)
+            return collections.OrderedDict(self._pairs(body))
         if kind == "module":
             state, metadata = map(self._decode, body)
             state._metadata = metadata
@@ -278,7 +279,7 @@ class Reader:
         if kind == "device":
             return torch.device(body)
         if kind == "set":
-            return (frozenset if encoded.get("frozen") else set)(self._decode(one) for one in body)
+            return (frozenset if encoded.get("frozen") else set)(distinguishable(self._decode(one) for one in body))
         if kind == "special":
             made = self._special(body)
             return made if "trains" not in encoded else self._trained(made, json.dumps(body), encoded)
@@ -294,6 +295,11 @@ class Reader:
             return kinds.decode(kind, body, self._part if kind == "generator" else self._decode, self._spare)
         except KeyError:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
+
+    def _pairs(self, body):
+        decoded = [(self._decode(key), self._decode(one)) for key, one in body]
+        distinguishable(key for key, _ in decoded)
+        return decoded
 
     def _special(self, body):
         key = json.dumps(body)

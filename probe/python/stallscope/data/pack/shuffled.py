@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # prefetches: workers have theirs under way.
 _BATCHES, _BATCHES_EACH, _BATCHES_UNKNOWN = 4, 2, 64
 _PREFETCHED = 2
+# Ranks of a job, each of which has a lane in the order of the epoch that it began.
+_MOST_LANES = 1 << 20
 
 
 class Shuffled(torch.utils.data.Sampler):
@@ -162,6 +164,8 @@ class Shuffled(torch.utils.data.Sampler):
         that sampler's pack."""
         if samples != self._samples:
             raise ValueError(f"the position is of {samples} samples, here are {self._samples}")
+        if at is not None and not 0 < at["recipe"][1] <= _MOST_LANES:
+            raise ValueError(f"the position is damaged: it is of {at['recipe'][1]} ranks")
         # Positions of before have none.
         if at is not None and version not in (None, self.version):
             raise ValueError(

@@ -12,6 +12,8 @@ from array import array
 
 import torch
 
+from stallscope._keys import distinguishable
+
 _SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 # Larger and deeper containers are not looked at, which would take a second; arrays and tensors of any size are.
@@ -211,7 +213,7 @@ def unpacked(state):
         elements = iter(value.tolist())
         return [list(itertools.islice(elements, length)) for length in state["lengths"].tolist()]
     if kind == "keys":
-        return dict(zip(map(unpacked, value), map(unpacked, more[0][1])))
+        return dict(zip(distinguishable(map(unpacked, value)), map(unpacked, more[0][1])))
     whole = [unpacked(one) for one in value]
     return tuple(whole) if kind == "tuple" else whole
 

@@ -111,9 +111,9 @@ class Numpys:
 
     def set(self, state):
         if hasattr(self.generator, "bit_generator"):
-            self.generator.bit_generator.state = state
+            self.generator.bit_generator.state = _random.within_buffer(state)
         else:
-            self.generator.set_state(state)
+            self.generator.set_state(_random.within_buffer(state))
 
 
 def generators(loader, before):

@@ -185,11 +185,14 @@ class Order:
             warnings.warn(f"stallscope: sampling={self.sampling!r} {why}", RuntimeWarning, stacklevel=4)
         self._plan_with(settled, None)
 
-    def _plan_with(self, settled, state):
+    def _plan_with(self, settled, state, place=None):
         parameters = {name: value for name, value in settled.items() if name not in ("kind", "seed")}
-        self.planner = _native.Planner(
+        planner = _native.Planner(
             settled["kind"], self.samples, settled["seed"], classes=self.classes, state=state, **parameters
         )
+        if place is not None and not _is_planned(place, *planner.planned()):
+            raise ValueError("the state is damaged, or of other draws")
+        self.planner = planner
         self.settled = settled
         if self.substitution is not None:
             self.substitution.settle(settled["seed"], self.ranks)
@@ -208,16 +211,25 @@ class Order:
         return state
 
     def load(self, state):
-        """A state for which `mismatch` has no words."""
+        """A state for which `mismatch` has no words. ValueError where it is damaged."""
         if "draws" not in state:
             return
         self.ranks.begin()
-        self._plan_with(dict(state["settled"]), state["draws"])
+        place = {name: state[name] for name in _PLACE}
+        self._plan_with(dict(state["settled"]), state["draws"], place)
         for name in _PLACE:
-            setattr(self, name, state[name])
+            setattr(self, name, place[name])
         self.scores.load(state["told"])
         if self.substitution is not None:
             self.substitution.load(state.get("substituted"))
+
+
+def _is_planned(place, first, drawn):
+    """Whether a position is within the draws that are planned: what lies behind them would be planned first, however far that is."""
+    handed, start, end, chunk = (place[name] for name in _PLACE)
+    if any(type(one) is not int for one in (handed, start, end, chunk)):
+        return False
+    return 0 <= start <= handed <= end <= drawn and first <= handed and -1 <= chunk < 1 << 62
 
 
 def identity(order):

@@ -12,6 +12,8 @@ class Scores:
     def __init__(self, samples):
         self.samples = samples
         self.pending = []
+        # What was pending where a position was saved, packed: lengths, ids, losses.
+        self.packed = _nothing()
         # Those that were no number from 0 on, which count as 0.
         self.unsound = 0
         self.has_losses = False
@@ -48,7 +50,7 @@ class Scores:
         self.pending = [
             (ids, losses if losses.device.type == "cpu" else self._sound(losses.cpu())) for ids, losses in self.pending
         ]
-        lengths, ids, losses = array("Q"), array("I"), array("f")
+        lengths, ids, losses = (array(one.typecode, one) for one in self.packed)
         for some_ids, some_losses in self.pending:
             lengths.append(len(some_ids))
             ids.extend(some_ids.tolist())
@@ -58,7 +60,7 @@ class Scores:
     def take(self):
         """All that is pending, which is not any longer, as plain data."""
         settled = self._settled()
-        self.pending = []
+        self.pending, self.packed = [], _nothing()
         return settled
 
     def state(self):
@@ -66,13 +68,16 @@ class Scores:
         return list(self._settled())
 
     def load(self, state):
-        lengths, ids, losses = unpacked(state)
-        self.pending, at = [], 0
-        for length in lengths:
-            some = slice(at, at + length)
-            self.pending.append((torch.tensor(ids[some], dtype=torch.int64, device="cpu"), torch.tensor(losses[some], device="cpu")))
-            at += length
+        # Packed as they are: as tensors they would take a hundred times as much.
+        lengths, ids, losses = packed = tuple(map(array, "QIf", state))
+        if not sum(lengths) == len(ids) == len(losses):
+            raise ValueError("the state is damaged, or of other draws")
+        self.pending, self.packed = [], packed
         self.has_losses = self.has_losses or bool(lengths)
+
+
+def _nothing():
+    return array("Q"), array("I"), array("f")
 
 
 def unpacked(packed):

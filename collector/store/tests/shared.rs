@@ -1,0 +1,146 @@
+//! Rows that share the pages of one long value: each is as long as that, and all of them take the space of one. And definitions of which
+//! SQLite makes more than they are long. A megabyte of either took gigabytes, or hours.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
+mod support;
+
+use rusqlite::Connection;
+use stallscope_store::{Error, Head, Recorder, Recording};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use support::{job, options, step, summary};
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+/// So much that little of it is in the page of its row, with which there may be others.
+const LONG: usize = 4092 * 769 + 190;
+/// A page has no more.
+const MOST_CELLS: usize = 600;
+
+/// A recording to which these statements were done.
+fn altered(statements: &str) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut recorder =
+        Recorder::create(&directory.path().join("run.stall"), &job(), options(directory.path()));
+    (0..300).for_each(|index| recorder.step(step(0, index)));
+    let path = recorder.finish(&summary()).path.unwrap();
+    Connection::open(&path).unwrap().execute_batch(statements).unwrap();
+    (directory, path)
+}
+
+fn root_of(path: &Path, table: &str) -> usize {
+    let sql = format!("SELECT rootpage FROM sqlite_schema WHERE name = '{table}'");
+    Connection::open(path).unwrap().query_row(&sql, [], |row| row.get::<_, u32>(0)).unwrap() as usize
+}
+
+fn word(page: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([page[at], page[at + 1]]))
+}
+
+/// Has the first two rows of `table`, which has one page, be in it as often as pointers to them fit into that, in turn: SQLite does not read the
+/// same again.
+fn repeat(path: &Path, table: &str) -> usize {
+    let root = root_of(path, table);
+    let mut bytes = fs::read(path).unwrap();
+    let page = &mut bytes[(root - 1) * PAGE..root * PAGE];
+    assert_eq!(page[0], 13, "{table} is a page of rows");
+    let count = ((word(page, 5) - 8) / 2).min(MOST_CELLS);
+    let rows = page[8..12].to_vec();
+    assert_eq!(word(page, 3), 2);
+    page[3..5].copy_from_slice(&(count as u16).to_be_bytes());
+    (0..count).for_each(|nth| page[8 + 2 * nth..10 + 2 * nth].copy_from_slice(&rows[2 * (nth % 2)..][..2]));
+    fs::write(path, bytes).unwrap();
+    count
+}
+
+/// Has `table` consist of pointers to the only page of `other`.
+fn lead(path: &Path, table: &str, other: &str) {
+    let (root, leaf) = (root_of(path, table), root_of(path, other) as u32);
+    let mut bytes = fs::read(path).unwrap();
+    let page = &mut bytes[(root - 1) * PAGE..root * PAGE];
+    let (cell, count) = (PAGE - 8, MOST_CELLS as u16);
+    page.fill(0);
+    page[0] = 5;
+    page[3..5].copy_from_slice(&count.to_be_bytes());
+    page[5..7].copy_from_slice(&(cell as u16).to_be_bytes());
+    page[8..12].copy_from_slice(&leaf.to_be_bytes());
+    (0..count as usize)
+        .for_each(|nth| page[12 + 2 * nth..14 + 2 * nth].copy_from_slice(&(cell as u16).to_be_bytes()));
+    page[cell..cell + 4].copy_from_slice(&leaf.to_be_bytes());
+    page[cell + 4] = 1;
+    fs::write(path, bytes).unwrap();
+}
+
+/// The most memory that this process had.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+fn is_quick<T>(asked: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let found = asked();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(peak_bytes() < 600 << 20, "{} MB", peak_bytes() >> 20);
+    found
+}
+
+#[test]
+fn what_many_rows_share_is_not_sorted_as_often() {
+    let (_directory, path) = altered(&format!(
+        "DROP TABLE loss; CREATE TABLE loss (reason TEXT, count INTEGER);
+        INSERT INTO loss VALUES (hex(zeroblob({0})), 1), (hex(zeroblob({0})), 2)",
+        LONG / 2
+    ));
+    assert_eq!(Recording::open(&path).unwrap().losses().unwrap()[0].reason.len(), LONG);
+    assert!(repeat(&path, "loss") > 400);
+    let error = is_quick(|| Recording::open(&path).unwrap().losses().unwrap_err());
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn what_many_rows_share_is_not_read_as_often() {
+    let (_directory, path) = altered(&format!(
+        "CREATE TABLE long (key TEXT, value TEXT); INSERT INTO long VALUES (hex(zeroblob({0})), ''), (hex(zeroblob({0})), '');
+        DROP TABLE meta; CREATE TABLE meta (key TEXT, value TEXT)",
+        LONG / 2
+    ));
+    repeat(&path, "long");
+    lead(&path, "meta", "long");
+    let error = is_quick(|| Head::read(&path).unwrap_err());
+    assert!(error.to_string().contains("hold more rows"), "{error}");
+    let error = is_quick(|| Recording::open(&path).unwrap().state().unwrap_err());
+    assert!(error.to_string().contains("hold more rows"), "{error}");
+}
+
+/// SQLite keeps samples of indexes in memory as it opens a file that has such.
+#[test]
+fn samples_of_indexes_take_no_more_memory_than_rows() {
+    let (_directory, path) = altered(&format!(
+        "CREATE TABLE long (tbl, idx, neq, nlt, ndlt, sample);
+        INSERT INTO long VALUES ('step_detail', 'step_detail_minute', '1 1', '1 1', '1 1', zeroblob({LONG})),
+            ('step_detail', 'step_detail_minute', '2 1', '2 2', '2 2', zeroblob({LONG}));
+        PRAGMA writable_schema = ON;
+        UPDATE sqlite_schema SET name = 'sqlite_stat4', tbl_name = 'sqlite_stat4',
+            sql = 'CREATE TABLE sqlite_stat4 (tbl, idx, neq, nlt, ndlt, sample)' WHERE name = 'long'"
+    ));
+    repeat(&path, "sqlite_stat4");
+    let error = is_quick(|| Recording::open(&path).and_then(|recording| recording.losses()).unwrap_err());
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}
+
+/// Each is compared with all before it.
+#[test]
+fn a_definition_of_many_constraints_is_none() {
+    let columns: Vec<String> = (0..600).map(|nth| format!("c{nth}")).collect();
+    let pairs = (0..300).flat_map(|one| (300..600).map(move |other| format!("UNIQUE(c{one},c{other})")));
+    let sql = format!("CREATE TABLE host ({}, {})", columns.join(", "), pairs.collect::<Vec<_>>().join(","));
+    let (_directory, path) = altered(&format!(
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = '{sql}' WHERE name = 'host'"
+    ));
+    let error = is_quick(|| Head::read(&path).unwrap_err());
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}
