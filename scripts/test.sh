@@ -28,7 +28,7 @@ suite fuzz scripts/fuzz.sh 5
 # As with Rust (.config/nextest.toml): what fails once is named as flaky, what fails twice has failed.
 again=()
 .venv/bin/python -c 'import pytest_rerunfailures' 2>/dev/null && again=(--reruns 1)
-for tests in probe/python/tests truth/tests demo/tests tests/chaos; do
+for tests in probe/python/tests truth/tests demo/tests contrib/tests tests/chaos; do
     # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
     [ -d "$tests" ] || continue
     # Those of the shim start their jobs in folders of their own, and one more at a time than two cores can run, as some wait
