@@ -7,6 +7,7 @@ use crate::caller::Caller;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 use stallscope_wire::{Client, Hello, Reply, Request};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -31,7 +32,8 @@ const REFUSED_A_USER: usize = 8;
 /// For so long those who call are taken up in a row, as many as may wait: who hung up again keeps others out of the queue.
 const ACCEPT_FOR: Duration = Duration::from_millis(20);
 
-/// Then those who are there have their turn: at least so long, and four times as long as that took.
+/// Then those who are there have their turn: at least so long, as long as that took, and four times as long as it took of a CPU. Where others
+/// took the CPUs meanwhile four times of that were too much: who called among many waited for seven seconds.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
 /// For so long callers are heard in a row, and trees let go, until others are sent what there is: many users may have time left
@@ -45,6 +47,12 @@ pub(super) const HEAR_AGAIN_AFTER: Duration = Duration::from_millis(5);
 fn rest_of(heard: &HashMap<u32, Instant>, payer: u32) -> Option<Duration> {
     let rest = HEAR_AGAIN_AFTER.saturating_sub(heard.get(&payer)?.elapsed());
     (!rest.is_zero()).then_some(rest)
+}
+
+/// What this thread has used of CPUs.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl<K: KernelSide> Service<K> {
@@ -85,7 +93,7 @@ impl<K: KernelSide> Service<K> {
     }
 
     pub(super) fn accept(&mut self, listener: &UnixListener) {
-        let begun = Instant::now();
+        let (begun, used) = (Instant::now(), thread_cpu());
         if begun < self.accept_again {
             return;
         }
@@ -114,7 +122,8 @@ impl<K: KernelSide> Service<K> {
             }
         }
         if accepted {
-            self.accept_again = Instant::now() + ACCEPT_AGAIN_AFTER.max(begun.elapsed() * 4);
+            let used = thread_cpu().saturating_sub(used);
+            self.accept_again = Instant::now() + ACCEPT_AGAIN_AFTER.max(begun.elapsed()).max(used * 4);
         }
     }
 

@@ -4,6 +4,7 @@ use super::{Page, causes_in_words, training};
 use crate::style::{Line, left, right};
 use stallscope_model::{Phase, PhaseSummary, RankSummary, RunSummary, WorkerLoad};
 use stallscope_units as units;
+use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
@@ -19,12 +20,14 @@ fn phases(summary: &RunSummary, page: &mut Page<'_>) {
         return;
     }
     others.sort_by_key(|other| (other.phase, other.loader));
-    let loaders = |phase: Phase| others.iter().filter(|other| other.phase == phase).count();
+    // Once each: a foreign recording may have a hundred thousand.
+    let mut loaders: BTreeMap<Phase, usize> = BTreeMap::new();
+    others.iter().for_each(|other| *loaders.entry(other.phase).or_default() += 1);
     let rows: Vec<[String; 4]> = others
         .iter()
         .map(|other| {
             let name = match other.loader {
-                Some(loader) if loaders(other.phase) > 1 => {
+                Some(loader) if loaders[&other.phase] > 1 => {
                     format!("{}, loader {loader}", other.phase.name())
                 }
                 _ => other.phase.name().to_owned(),
@@ -37,13 +40,14 @@ fn phases(summary: &RunSummary, page: &mut Page<'_>) {
         })
         .collect();
     page.heading("Other phases", "");
-    let widest = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    let [name, time, steps] =
+        [0, 1, 2].map(|column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0));
     for row in &rows {
-        let steps = match widest(2) {
+        let steps = match steps {
             0 => String::new(),
             width => format!("  {}", right(&row[2], width)),
         };
-        let figures = format!("  {}  {}{steps}  ", left(&row[0], widest(0)), right(&row[1], widest(1)));
+        let figures = format!("  {}  {}{steps}  ", left(&row[0], name), right(&row[1], time));
         let columns = page.style.columns().saturating_sub(figures.width());
         page.line(Line::new(figures).plain(page.style.clip(&row[3], columns)));
     }
@@ -178,4 +182,34 @@ pub(crate) fn saved_in_words(summary: &RunSummary) -> Option<String> {
         }
     }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::style::Style;
+    use crate::text::screen;
+    use stallscope_model::{Causes, Phase, PhaseSummary, RunSummary};
+    use std::time::{Duration, Instant};
+
+    /// As a foreign recording may have them: 30,000 took a minute.
+    #[test]
+    fn phases_in_the_ten_thousands_take_no_square_of_that() {
+        let phase = |loader| PhaseSummary {
+            phase: Phase::Evaluation,
+            loader: Some(loader),
+            steps: 1,
+            samples: 0,
+            wall_ns: 1_000_000,
+            causes: Causes::default(),
+            hidden_ns: None,
+            step_p50_ns: 1,
+            step_p95_ns: 1,
+            step_max_ns: 1,
+        };
+        let summary = RunSummary { phases: (0..60_000_u16).map(phase).collect(), ..RunSummary::default() };
+        let begun = Instant::now();
+        let text = screen(&summary, None, &Style { width: 100, colour: false, unicode: true });
+        assert!(text.contains("loader 59999"));
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    }
 }
