@@ -194,6 +194,17 @@ def test_what_a_scripts_own_open_gives_is_given_and_asked_for_once(folder):
         assert loader.cache_figures()["hits"] == 2 * (SAMPLES - 2)
 
 
+def test_an_open_that_a_script_puts_in_later_gives_what_it_gives(folder):
+    def got(make, **more):
+        loader = make(Files(folder), batch_size=4, collate_fn=listed, **more)
+        before = list(loader)
+        with own_open():
+            within = list(loader)
+        return before, within, list(loader)
+
+    assert got(stallscope.DataLoader, cache="1MiB") == got(torch.utils.data.DataLoader)
+
+
 # What goes on as the first argument says: warnings are errors, or stderr takes nothing.
 TRAINS = """
 import sys, time, warnings
