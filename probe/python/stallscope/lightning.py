@@ -7,9 +7,8 @@ goes on from the newest that verifies. A `stallscope.DataLoader` keeps its posit
 from __future__ import annotations
 
 import inspect
-import warnings
 
-from stallscope import Checkpointer
+from stallscope import Checkpointer, _notices
 from stallscope.data.resume.position import before
 
 try:
@@ -142,11 +141,10 @@ class CheckpointCallback(Callback):
         if loop.batch_progress.is_last_batch or _validation_follows(trainer):
             self._passed += 1
             if self._passed == 2 and not self._could_save:
-                warnings.warn(
+                _notices.warn(
                     "stallscope: each step ends an epoch or is followed by validation, and there no checkpoint is taken: make epochs "
                     "longer or validate less often to have some",
-                    RuntimeWarning,
-                    stacklevel=2,
+                    2,
                 )
             return
         self._checkpointer._pass_over(self._passed)

@@ -4,6 +4,7 @@ usage: ranks_job.py FOLDER '{"ranks": 2, "stop": 8, "sharded": false}'
 
 "uneven": rank 1 has more batches than rank 0, within torch's Join, and all save between two epochs.
 "alone": what rank 1 has alone, "model" or "object": another model than rank 0's, or one more object.
+"unsaved": the step from which on the state has something that cannot be saved.
 "kills": [[1, 0.01], …] has the ranks begin as often, each time in the same folder: that rank is killed so many seconds after its
 second save began, the first being committed, and the others a moment later.
 """
@@ -90,6 +91,8 @@ def train(rank, meeting, folder, case):
             shard.values += 1
             time.sleep(case.get("pause_s", 0.0))
             step += 1
+            if step == case.get("unsaved"):
+                checkpointer.state = {"unsaved": lambda: None}
             if step == case.get("term_rank_1_at") and rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
             while "stop" in case and not checkpointer._saver.ready():

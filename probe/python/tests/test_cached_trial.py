@@ -270,3 +270,26 @@ def test_a_data_set_is_tried_where_there_are_more_files_than_select_can_number(t
         for one in opened:
             os.close(one)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+class Managed(Files):
+    """Counts its samples in another process."""
+
+    def __init__(self, paths, counts):
+        super().__init__(paths)
+        self.counts = counts
+
+    def __getitem__(self, index):
+        self.counts["made"] = self.counts.get("made", 0) + 1
+        return super().__getitem__(index)
+
+
+def test_nothing_is_counted_on_trial_in_a_managers_process(tmp_path):
+    for name in ("first", "last"):
+        (tmp_path / name).write_text(name)
+    paths = [str(tmp_path / "first"), str(tmp_path / "last")]
+    with multiprocessing.Manager() as manager:
+        counts = manager.dict()
+        with pytest.raises(split.NoCut, match=r"it holds what a manager's process has \(DictProxy\)"):
+            split.of(Managed(paths, counts), None, 1 << 20, of_files=True)
+        assert counts.copy() == {}

@@ -69,6 +69,15 @@ def test_one_rank_that_is_to_end_has_all_of_them_save(ranks_python, tmp_path):
     assert saved >= 4 and f"step-{saved:09} is the last checkpoint" in outcome[1]["err"]
 
 
+@pytest.mark.parametrize("step", [1, 4])
+def test_what_cannot_be_saved_has_no_rank_wait_for_another(ranks_python, tmp_path, step):
+    reference = train(ranks_python, tmp_path / "whole")
+    outcome = train(ranks_python, tmp_path / "unsaved", unsaved=step, options={"every": 2})
+    assert [rank["code"] for rank in outcome] == [0, 0], outcome[0]["err"]
+    assert [rank["end"] for rank in outcome] == [rank["end"] for rank in reference]
+    assert "No checkpoint of step" in outcome[0]["err"] and "rank 0: " in outcome[0]["err"]
+
+
 def test_another_number_of_ranks(ranks_python, tmp_path):
     for folder, sharded in (("one", False), ("parts", True)):
         assert train(ranks_python, tmp_path / folder, sharded=sharded, stop=8)[0]["code"] == 0

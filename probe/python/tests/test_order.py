@@ -41,6 +41,13 @@ class Own(data.Sampler):
         yield from indices[10:]
 
 
+
+class Shifted(list):
+    def __iter__(self):
+        for one in super().__iter__():
+            yield (one + random.randrange(2)) % 20
+
+
 @pytest.mark.parametrize(
     ("known", "options"),
     [
@@ -51,6 +58,7 @@ class Own(data.Sampler):
         pytest.param(True, {"sampler": data.WeightedRandomSampler([1.0] * 20, 20)}, id="weighted"),
         pytest.param(True, {"sampler": range(20)}, id="a range"),
         pytest.param(True, {"batch_sampler": [[0, 1], [2]]}, id="lists of batches"),
+        pytest.param(False, {"sampler": Shifted(range(20))}, id="a list that the script iterates by itself"),
         pytest.param(True, {"batch_sampler": data.BatchSampler(data.SequentialSampler(ITEMS), 4, False)}, id="batches in sequence"),
         pytest.param(False, {"sampler": Own()}, id="the script's"),
         pytest.param(False, {"batch_sampler": data.BatchSampler(Own(), 4, False)}, id="batches of the script's"),
@@ -70,6 +78,39 @@ class Own(data.Sampler):
 )
 def test_torchs_samplers_are_known_unless_they_draw_from_the_processs_generators(known, options):
     assert order.of(data.DataLoader(ITEMS, **options)).is_known == known
+
+
+def test_a_sampler_of_torchs_with_code_of_the_scripts_is_not_known(monkeypatch):
+    torchs = data.RandomSampler.__iter__
+
+    def shifted(self):
+        for one in torchs(self):
+            yield (one + random.randrange(2)) % 20
+
+    assert order.Order(data.DataLoader(ITEMS, shuffle=True)).is_known
+    monkeypatch.setattr(data.RandomSampler, "__iter__", shifted)
+    assert not order.Order(data.DataLoader(ITEMS, shuffle=True)).is_known
+
+
+class Asked(data.BatchSampler):
+    """Draws batches to know how many there are."""
+
+    asked = 0
+
+    def __len__(self):
+        self.asked += 1
+        return sum(1 for _ in self)
+
+
+def test_a_scripts_sampler_over_one_of_torchs_is_not_asked_how_many_batches_it_has():
+    sampler = Asked(data.RandomSampler(ITEMS), 4, False)
+    iterator = iter(data.DataLoader(ITEMS, batch_sampler=sampler))
+    order.begin(iterator, data.DataLoader(ITEMS, batch_sampler=sampler))
+    assert order.end(iterator) is None and not sampler.asked
+    torchs = data.DataLoader(ITEMS, shuffle=True, batch_size=4)
+    iterator = iter(torchs)
+    order.begin(iterator, torchs)
+    assert order.end(iterator) == 4
 
 
 class Iterator:

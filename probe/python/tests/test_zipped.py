@@ -1,9 +1,9 @@
 """Loops over several loaders at once, and over one that is begun before it is asked, go on as if they had never stopped."""
 
-import warnings
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+from unwarned import unwarned
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
@@ -69,8 +69,7 @@ def assert_goes_on(tmp_path, make, together, stops):
     """Cut off at each of `stops` one after the other, and without a word."""
     whole = train(tmp_path / "whole", make(), together)
     got = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
+    with unwarned():
         for seed, stop in enumerate([*stops, None], 1):
             got += train(tmp_path / "cut", make(), together, stop, seed)
     assert got == whole

@@ -22,6 +22,7 @@ _FRAMEWORKS = frozenset(
 )
 # Under which samplers keep the ones that they are made of.
 _WITHIN = ("sampler", "batch_sampler", "_sampler", "_batch_sampler")
+_LISTS = (list, tuple, range)
 _DEEPEST = 8
 # Of a sampler that never ends: with what it does where one pass follows another.
 _PASSES = 2
@@ -42,6 +43,8 @@ class Order:
         self.shared = [reference for one in shared for reference in _reference(one)]
         self.is_known = not self.shared and all(_is_known(one) for one in samplers)
         self.draws_at_its_end = any(_has_generator(one) or _follows_length(one) for one in samplers)
+        # A script's own sampler is not asked for its length, which may draw.
+        self.knows_length = all(_is_frameworks(one) for one in samplers)
         # Those that may take calls, or count; not what they draw from, which is large.
         self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
         self.dataset = _reference(scripts_own(loader.dataset))
@@ -77,8 +80,8 @@ class Order:
 
     def end(self, iterator):
         """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""
-        if not self.draws_at_its_end:
-            # A sampler of the script's may count its epochs there, by which training goes. It is not asked for its length, which may draw.
+        if not (self.draws_at_its_end and self.knows_length):
+            # A sampler of the script's may count its epochs there, by which training goes.
             return None if self.is_known or self.batches is None else self.batches - 1
         try:
             indices = iterator._index_sampler
@@ -101,7 +104,7 @@ def scripts_own(dataset):
     """The script's data set, also while an iterator is made that takes a stand-in of ours for it."""
     stand_in = sys.modules.get("stallscope.data.stand_in")
     stands = stand_in is not None and issubclass(type(dataset), stand_in.StandIn)
-    return dataset.dataset if stands else dataset
+    return dataset._stallscope_dataset if stands else dataset
 
 
 def of(loader):
@@ -213,16 +216,26 @@ def _unclear(order, error):
 
 
 def _is_known(sampler):
-    if isinstance(sampler, (list, tuple, range)):
-        return True
-    if type(sampler).__module__.partition(".")[0] not in _FRAMEWORKS:
+    if not _is_frameworks(sampler):
         return False
+    if type(sampler) in _LISTS:
+        return True
     if not _has_generator(sampler):
         return getattr(sampler, "__dict__", {}).get("generator") is not sys.modules["torch"].default_generator
     # Which draws in mid-epoch from a generator that others may have.
     kept = sampler.__dict__
     several = kept.get("_num_samples") is not None and kept["_num_samples"] > len(sampler.data_source)
     return not kept.get("replacement") and not several and kept["generator"] is not sys.modules["torch"].default_generator
+
+
+def _is_frameworks(sampler):
+    """Whether its code is Python's, torch's or a framework's, as far as it gives batches and their number: a script may have put its own in there."""
+    kind = type(sampler)
+    if kind in _LISTS:
+        return True
+    methods = (getattr(kind, name, None) for name in ("__iter__", "__len__"))
+    modules = [kind.__module__, *(getattr(one, "__globals__", {}).get("__name__") for one in methods)]
+    return all(one is None or one.partition(".")[0] in _FRAMEWORKS for one in modules)
 
 
 def _reference(one):

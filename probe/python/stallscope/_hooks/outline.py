@@ -43,7 +43,7 @@ _FILES = frozenset(("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper
 _TAKEN_FROM = frozenset(("_socket", "socket", "sqlite3", "multiprocessing.connection", "multiprocessing.queues"))
 _CONNECTION, _DATABASES = "a connection", "sqlite3"
 # Of what a manager's process has, that from which things are taken.
-_MANAGED, _TAKEN_BY = "multiprocessing.managers", "put"
+_MANAGED, _TAKEN_BY, _PROXY = "multiprocessing.managers", "put", "BaseProxy"
 _SHARED_VALUES = "multiprocessing.sharedctypes"
 # Where what has no attributes is all that it ever will be, but for iterators.
 _CONSTANT = frozenset(
@@ -77,7 +77,8 @@ def taken(*things):
 
 def connections(*things):
     """Of these, what has another end, which does not know one process from another."""
-    return [one for one in taken(*things) if one.startswith(f"{_CONNECTION} (")]
+    look = _Look(things, finds_taken=True)
+    return [*(one for one in look.taken if one.startswith(f"{_CONNECTION} (")), *look.managed]
 
 
 def of_workers(dataset, collate_fn, init_fn):
@@ -115,6 +116,8 @@ class _Look:
         self.shared = []
         # What gives something else to the next process that takes from it, in words; None where that is not asked, as a file of the script's own answers it.
         self.taken = [] if finds_taken else None
+        # What stands for an object of a manager's process, in words.
+        self.managed = []
         # What code names that was looked at, but for that which makes objects.
         self.names = set()
         # To be looked at, the next one last.
@@ -237,6 +240,8 @@ class _Look:
         root = type(value).__module__.partition(".")[0]
         if self.taken is not None:
             self.taken += _taken_from(value, root)
+            if any(one.__module__ == _MANAGED and one.__name__ == _PROXY for one in type(value).__mro__):
+                self.managed.append(f"what a manager's process has ({type(value).__name__})")
         if root in _IDLE or type(value).__module__ in _KEPT:
             return
         if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:

@@ -437,13 +437,11 @@ class Checkpointer:
             self._telling.warn(f"Memory for checkpoints cannot be prepared: {error}")
 
     def _save(self, why, wait, metrics=None):
-        if not self._copying.prepared and not self._job.is_distributed:
-            self._copying.meet(self._job.take_apart(self._step, "", self._has_tensors)[1])
         # The device would have done this without a save, too: no time of that counts as the save's.
-        self._copying.settle()
+        self._ranks.together(self._settle)
         began_ns = _native.now()
-        ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         encoded, tensors = self._taken_apart(why)
+        ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         self._telling.warn_of_untrusted(self._job.untrusted)
         self._telling.warn_of_idle(self._idle.found(self._step))
         if self._begins_anew:
@@ -470,11 +468,15 @@ class Checkpointer:
             raise CheckpointError(f"the checkpoint of step {self._step} could not be saved: {failed}")
         return name
 
+    def _settle(self):
+        if not self._copying.prepared and not self._job.is_distributed:
+            self._copying.meet(self._job.take_apart(self._step, "", self._has_tensors)[1])
+        self._copying.settle()
+
     def _taken_apart(self, why):
-        if not self._job.is_distributed:
-            return self._job.take_apart(self._step, why, self._has_tensors)
-        # A part that is of no whole would be found out by who restores it.
-        return self._ranks.together(lambda: self._job.take_apart(self._step, why, self._has_tensors), _shards)
+        # What one rank cannot take apart none saves: the others would wait for its part, or for its word. And a part that is of no whole would be found
+        # out by who restores it.
+        return self._ranks.together(lambda: self._job.take_apart(self._step, why, self._has_tensors), _shards if self._job.is_distributed else None)
 
     def _wait(self):
         # In slices, so that an interrupt is taken.

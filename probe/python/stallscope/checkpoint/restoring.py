@@ -5,11 +5,10 @@ straight into those of the modules and optimisers that are here, so that no stat
 import contextlib
 import copy
 import functools
-import warnings
 
 import torch
 
-from stallscope import _random
+from stallscope import _notices, _random
 from stallscope._hooks.knobs import raised_by_signal
 
 from . import loaders
@@ -267,4 +266,4 @@ def load(name, one, state):
 
 def _warn(sentence, depth):
     """`depth`: of the line that called restore()."""
-    warnings.warn(f"stallscope: {printable(sentence)}", RuntimeWarning, stacklevel=depth)
+    _notices.warn(f"stallscope: {printable(sentence)}", depth)

@@ -7,8 +7,9 @@ on to the handler before. Where no step comes in time, a thread says so and lets
 import ctypes
 import os
 import signal
-import sys
 import threading
+
+from stallscope import _notices
 
 from .errors import printable
 
@@ -58,7 +59,11 @@ class Termination:
         self.asked = True
         self._timer = threading.Timer(GRACE_S, self._too_late)
         self._timer.daemon = True
-        self._timer.start()
+        try:
+            self._timer.start()
+        except RuntimeError:
+            # There may be no more threads: nobody looks whether a step ends in time. It was raised in the midst of whatever the job does.
+            self._timer = None
 
     def _too_late(self):
         number = self._came_first
@@ -116,4 +121,4 @@ def _number(name):
 
 
 def say(sentence):
-    print(f"stallscope: {printable(sentence)}", file=sys.stderr, flush=True)
+    _notices.line(f"stallscope: {printable(sentence)}")

@@ -1,6 +1,6 @@
 """What a Checkpointer tells its user: warnings, each trouble once, and lines on stderr."""
 
-import warnings
+from stallscope import _notices
 
 from .errors import printable
 from .signals import say
@@ -20,7 +20,7 @@ class Telling:
         if kind in self._warned:
             return False
         self._warned.add(kind)
-        warnings.warn(f"stallscope: {printable(sentence)}", RuntimeWarning, stacklevel=4)
+        _notices.warn(f"stallscope: {printable(sentence)}", 4)
         return True
 
     def warn_of_untrusted(self, untrusted):

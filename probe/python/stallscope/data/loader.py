@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch.utils.data
 
+from stallscope import _notices
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.cache.sample_sizes import Sizes
 from stallscope.data.cache.split import base_index
@@ -20,6 +20,7 @@ from stallscope.data.pack.in_loader import about_to_iterate, in_chunks
 from stallscope.data.pack.shuffle import Shuffle
 from stallscope.data.prefetch.feed import safe_batches
 from stallscope.data.resume.position import Positioned
+from stallscope.data.resume.random_sources import attribute_of
 from stallscope.data.sampling.policies import POLICIES, WEIGHTED, arranged
 from stallscope.data.sampling.scores import Scores
 from stallscope.data.sampling.weights import PlannedSubset, Weighted
@@ -252,11 +253,10 @@ class DataLoader(Positioned):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.sampling in WEIGHTED and not self._warned_of_weights:
             self._warned_of_weights = True
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: sampling={self.sampling!r} draws some samples more often than others: iterate "
                 "loader.weighted() and multiply each sample's loss with its weight, or training is biased",
-                RuntimeWarning,
-                stacklevel=2,
+                2,
             )
         return self._handing()
 
@@ -309,10 +309,10 @@ class DataLoader(Positioned):
         """How many processes divide the samples among them, and which of them this one is."""
         if self._order is not None:
             return self._order.ranks.count, self._order.ranks.rank
-        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
+        sampler = attribute_of(self.batch_sampler, "sampler", self.sampler)
         distributed = torch.distributed
         world = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-        replicas, rank = getattr(sampler, "num_replicas", 1), getattr(sampler, "rank", None)
+        replicas, rank = attribute_of(sampler, "num_replicas", 1), attribute_of(sampler, "rank")
         if not isinstance(replicas, int) or replicas < max(world, 2):
             return world, _rank() if world > 1 else 0
         return replicas, rank if isinstance(rank, int) else _rank()

@@ -2,11 +2,12 @@
 
 import os
 import threading
-import warnings
 from contextlib import contextmanager
 from functools import partial
 
 from torch.utils.data import get_worker_info
+
+from stallscope import _notices
 
 
 class _Taken:
@@ -23,31 +24,34 @@ _taken: dict = {}
 _lock = threading.Lock()
 
 
+_OWN = ("_stallscope_dataset", "_stallscope_maker")
+
+
 class StandIn:
-    """Stands for `dataset`; `maker`: makes its samples where some are kept, else None."""
+    """Stands for `dataset`; `maker`: makes its samples where some are kept, else None. All else is the data set's: a subset has a `dataset`, too."""
 
     def __init__(self, dataset, maker=None):
-        self.dataset = dataset
-        self.maker = maker
+        self._stallscope_dataset = dataset
+        self._stallscope_maker = maker
 
     def __getattr__(self, name):
         # One that is being made anew in a worker has no data set yet.
-        if "maker" not in self.__dict__:
+        if _OWN[1] not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self.dataset, name)
+        return getattr(self._stallscope_dataset, name)
 
     def __setattr__(self, name, value):
         # Of a sampler, say, that knows its loader and is asked while an iterator is made.
-        if name in ("dataset", "maker"):
+        if name in _OWN:
             object.__setattr__(self, name, value)
         else:
-            setattr(self.dataset, name, value)
+            setattr(self._stallscope_dataset, name, value)
 
     def __len__(self):
-        return len(self.dataset)
+        return len(self._stallscope_dataset)
 
     def __reduce__(self):
-        return type(self), (self.dataset, self.maker)
+        return type(self), (self._stallscope_dataset, self._stallscope_maker)
 
 
 @contextmanager
@@ -91,16 +95,15 @@ class start_of_worker:
     def __call__(self, worker_id):
         info, maker = get_worker_info(), None
         if isinstance(info.dataset, StandIn):
-            maker = info.dataset.maker
+            maker = info.dataset._stallscope_maker
             # Past its own guard, which is for what users set.
-            object.__setattr__(info, "dataset", info.dataset.dataset)
+            object.__setattr__(info, "dataset", info.dataset._stallscope_dataset)
         if self.users is None:
             return
         if maker is None:
             self.users(worker_id)
         elif not maker.begun(partial(self.users, worker_id)) and worker_id == 0:
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: worker_init_fn makes another data set of {type(info.dataset).__name__}: workers read it without the cache",
-                RuntimeWarning,
-                stacklevel=2,
+                2,
             )

@@ -3,8 +3,8 @@
 import operator
 import os
 import stat
-import warnings
 
+from stallscope import _notices
 from stallscope.data.cache.split import base_index
 from stallscope.data.seeding.draws import drawn, plain
 
@@ -83,7 +83,7 @@ class Trace:
     def _end(self, why):
         self.ended, self.lines = True, []
         sentence = f"stallscope: no more of the trace {self.path} is recorded: {why}"
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+        _notices.warn(sentence, 2)
 
 
 def _begin(path):

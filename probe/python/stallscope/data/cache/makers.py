@@ -4,12 +4,13 @@ Whatever goes wrong with what is kept, the sample is made once more as it would 
 alike. So the job sees what its own code gives or raises, and nothing else.
 """
 
+import io
 import operator
 import os
 import stat
-import warnings
 from functools import partial
 
+from stallscope import _notices
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.seeding.draws import gathered, is_given_for_another, places, plain, plain_all
 from stallscope.data.seeding.isolation import apart
@@ -100,11 +101,10 @@ class _Maker:
             # What is kept had no part in it.
             return
         if not self.at_fault:
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: sample {making.numbers[0]} of {type(self.dataset).__name__} could not be made from what the "
                 "cache has of it, but without; from now on it is read anew each time",
-                RuntimeWarning,
-                stacklevel=2,
+                2,
             )
         self.at_fault.update(making.numbers)
         if len(self.at_fault) >= _MOST_AT_FAULT:
@@ -308,6 +308,9 @@ class _Files:
 
         def read():
             file = original(*args, **kwargs)
+            if not issubclass(type(file), (io.BufferedReader, io.FileIO)):
+                # An `open` of the script's own may give anything.
+                raise Unkept(file)
             try:
                 described = os.fstat(file.fileno())
                 if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= self.maker.most_bytes:

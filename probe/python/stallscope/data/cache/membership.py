@@ -4,6 +4,8 @@ import os
 from collections import Counter
 from hashlib import blake2b
 
+from stallscope.data.resume.random_sources import attribute_of
+
 # What launchers tell the ranks of one job, and no two jobs of a node alike.
 _OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
@@ -27,7 +29,7 @@ def member_of(loader, key, samples, rank, ranks):
     """Of a loader whose samples are in the space of this `key`, among so many `samples`: ranks may have different
     subsets of them. Ranks make loaders in the same order, or at least those that are alike."""
     batches = loader.batch_sampler
-    sampler = getattr(batches, "sampler", loader.sampler)
+    sampler = attribute_of(batches, "sampler", loader.sampler)
     alike = (
         samples, loader.sampling, loader.batch_size, loader.drop_last, type(sampler).__name__, type(batches).__name__,
     )  # fmt: skip

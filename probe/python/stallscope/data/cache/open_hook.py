@@ -4,12 +4,14 @@ The switch belongs to the thread: only while a thread makes a sample here, and o
 anything different. An earlier wrapper of `open` is called for what has to be read, and a later one calls us.
 """
 
+import _io
 import builtins
 import io
 import os
 import threading
 
 _here = threading.local()
+_is_installed = False
 
 
 class _Open:
@@ -51,9 +53,12 @@ def without(value):
 
 
 def install():
-    """Once a process, before its first sample is made."""
-    if isinstance(builtins.open, _Open):
+    """Once a process, before its first sample is made. What a script puts in the place of ours later stays there, and calls ours or does not: around it,
+    ours would give the bytes that were kept in the place of what it gives. Again where Python's own is back."""
+    global _is_installed
+    if type(builtins.open) is _Open or (_is_installed and builtins.open is not _io.open):
         return
+    _is_installed = True
     ours = _Open(builtins.open)
     if io.open is builtins.open:
         io.open = ours

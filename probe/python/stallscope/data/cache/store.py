@@ -2,10 +2,9 @@
 
 import multiprocessing
 import sys
-import warnings
 from time import monotonic_ns
 
-from stallscope import _native
+from stallscope import _native, _notices
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.prefetch import manager
 from stallscope.data.prefetch.feed import Feed
@@ -231,7 +230,7 @@ def warn_plain(dataset, why):
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
     sentence = f"stallscope: the loader of {type(dataset).__name__} goes on without its cache: {why}"
-    warnings.warn(sentence, RuntimeWarning, stacklevel=level)
+    _notices.warn(sentence, level)
 
 
 def start_method_of(loader):

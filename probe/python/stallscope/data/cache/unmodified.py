@@ -77,12 +77,12 @@ class _Served(StandIn):
     # A frame of ours in the call of the data set is one too many already: what it does is written out in each of the two.
     @passed_over
     def __getitem__(self, index):
-        use = self.maker.use_of(index)
+        use = self._stallscope_maker.use_of(index)
         if use is None:
-            return self.dataset[index]
-        before = open_hook.take(self.maker.making([use]))
+            return self._stallscope_dataset[index]
+        before = open_hook.take(self._stallscope_maker.making([use]))
         try:
-            return self.dataset[index]
+            return self._stallscope_dataset[index]
         finally:
             open_hook.give_back(before)
 
@@ -94,8 +94,8 @@ class _Served(StandIn):
         @passed_over
         def getitems(indices):
             # What else a sampler gives may be there only once.
-            uses = [self.maker.use_of(index) for index in indices] if type(indices) in (list, tuple) else []
-            before = open_hook.take(self.maker.making(uses))
+            uses = [self._stallscope_maker.use_of(index) for index in indices] if type(indices) in (list, tuple) else []
+            before = open_hook.take(self._stallscope_maker.making(uses))
             try:
                 return value(indices)
             finally:

@@ -1,5 +1,6 @@
 """A `Shuffle` among the arguments of a loader, and in its position."""
 
+from stallscope.data.resume.random_sources import attribute_of
 from stallscope.data.sampling.ranks import Ranks
 
 from .shuffled import Shuffled
@@ -38,7 +39,7 @@ def in_chunks(shuffle, dataset, given, sampling):
 
 def of(loader):
     """The sampler of a loader that has a `Shuffle`; None of any other."""
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    sampler = attribute_of(loader.batch_sampler, "sampler", loader.sampler)
     return sampler if type(sampler) is Shuffled else None
 
 

@@ -1,9 +1,8 @@
 """Opens the pack of a data set, and says where it has less than there is."""
 
 import os
-import warnings
 
-from stallscope import _native
+from stallscope import _native, _notices
 from stallscope.checkpoint.errors import printable
 
 
@@ -11,14 +10,13 @@ def opened(path, level):
     """The reader of the pack; PackError. `level`: of the frame that is warned."""
     reader = _native.PackReader(os.fsencode(path))
     if reader.newer:
-        warnings.warn(
+        _notices.warn(
             f"stallscope: {os.fspath(path)!r} has {reader.newer} chunks that are not in its snapshot: packing goes on, or was "
             "interrupted. Samples are those of the snapshot",
-            RuntimeWarning,
-            stacklevel=level + 1,
+            level + 1,
         )
     if reader.other_deletions:
-        warnings.warn(f"stallscope: {printable(reader.other_deletions)}", RuntimeWarning, stacklevel=level + 1)
+        _notices.warn(f"stallscope: {printable(reader.other_deletions)}", level + 1)
     return reader
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
-from stallscope import _native
+from stallscope import _native, _notices
 
 from .shuffle import Shuffle, chosen, orders_of
 
@@ -188,11 +186,10 @@ class Shuffled(torch.utils.data.Sampler):
         """The loader drops batches that are not whole. A warning where the first ranks have a whole one more."""
         each, more = divmod(self._samples, self.num_replicas)
         if more and (each + 1) % self.batch_size == 0:
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: {self._samples} samples over {self.num_replicas} ranks in batches of {self.batch_size}: with drop_last=True the first {more} "
                 "ranks have a batch more than the others, for which collective calls would wait: use another batch size, or drop_last=False",
-                RuntimeWarning,
-                stacklevel=4,
+                4,
             )
 
     def _now(self):
@@ -244,19 +241,16 @@ class Shuffled(torch.utils.data.Sampler):
         _, lanes, window = self._begun["recipe"]
         needed = min(self._orders.bytes_of(window * -(-lanes // self.num_replicas)), self.shuffle.memory)
         drawn = f"samples of {self.chunks} chunks at a time" if self.chunks > 1 else "one chunk after the other"
-        print(
+        _notices.line(
             f"stallscope: shuffle: {drawn} ({words(needed)} of {words(self.shuffle.memory)} a rank); design effect {self.predicted:.2f} predicted, "
-            f"{effect:.2f} measured over {batches} batches",
-            file=sys.stderr,
-            flush=True,
+            f"{effect:.2f} measured over {batches} batches"
         )
 
     def _warn_of_uneven(self):
         each, more = divmod(self._samples, self.num_replicas)
         if more and each % self.batch_size == 0:
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: {self._samples} samples over {self.num_replicas} ranks in batches of {self.batch_size}: the first {more} ranks have a batch "
                 "of one sample more than the others, for which collective calls would wait: use another batch size, or drop_last=True",
-                RuntimeWarning,
-                stacklevel=4,
+                4,
             )

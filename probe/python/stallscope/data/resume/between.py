@@ -6,9 +6,8 @@ Where the loop takes batches from a generator function, its loader is iterated i
 is its own.
 """
 
-import warnings
 
-from stallscope import _random
+from stallscope import _notices, _random
 
 _LOOKS = 3
 
@@ -87,7 +86,7 @@ def look_at_drawn(resume, now):
         )
     else:
         return
-    warnings.warn(f"stallscope: {why}", RuntimeWarning, stacklevel=5)
+    _notices.warn(f"stallscope: {why}", 5)
 
 
 def _alike(one, other):

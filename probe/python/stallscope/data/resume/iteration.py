@@ -1,7 +1,6 @@
 """One iteration of a loader: what of its epoch has been handed over, counted and digested."""
 
 import itertools
-import warnings
 import weakref
 import zlib
 from array import array
@@ -9,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from time import monotonic_ns
 
+from stallscope import _notices
 from stallscope.data.seeding.per_sample import Batch
 
 # Those under way that took a position up, of loaders that hear of steps.
@@ -94,12 +94,11 @@ class Pass:
     def skipped(self, batches, digest):
         self.batches, self.digest = batches, digest
         if batches != self.skip or self.expected not in (digest, None):
-            warnings.warn(
+            _notices.warn(
                 f"The sampler does not give the same first {self.skip} batches as before the checkpoint; what follows is "
                 "another order of samples. A sampler has to draw its order when it is iterated, from generators "
                 "that the checkpoint has, or from its epoch.",
-                RuntimeWarning,
-                stacklevel=2,
+                2,
             )
 
 

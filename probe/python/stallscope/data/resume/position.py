@@ -7,12 +7,12 @@ epoch begins again with the same states, and the sampler is asked for what was h
 
 import copyreg
 import itertools
-import warnings
 import weakref
 
 import torch.utils.data
 
-from stallscope import _random
+from stallscope import _notices, _random
+from stallscope._hooks.knobs import raised_by_signal
 from stallscope._hooks.order import draws_at_once
 from stallscope.data.locks import ForkSafeLock
 from stallscope.data.pack import in_loader
@@ -23,6 +23,7 @@ from stallscope.data.seeding.per_sample import epoch_key
 from . import persistent_workers, random_sources
 from .between import Begun, look_at_drawn
 from .iteration import Counted, Handing, Pass
+from .random_sources import attribute_of
 from .trained import Trained
 
 _VERSION = 1
@@ -127,11 +128,10 @@ class Positioned(Trained):
     def _again(self):
         resume = self._untrained()
         if resume is not None:
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: the iteration that went on behind batch {resume['batches']} was left before a step, and counts as a look, so that this one goes on "
                 "there as well: look at batches before restore(); if the loop ends its epochs there, this one is the rest of that epoch",
-                RuntimeWarning,
-                stacklevel=4,
+                4,
             )
         return resume
 
@@ -402,13 +402,16 @@ class Positioned(Trained):
             return None
         try:
             return len(self.dataset)
-        except TypeError:
+        except Exception as error:
+            # With a sampler of the script's torch asks no data set for its length, which may then refuse to say it.
+            if raised_by_signal(error):
+                raise
             return None
 
     def _epoch_sampler(self):
         """The sampler whose epoch has to be set, as torch's DistributedSampler."""
-        for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None), self.batch_sampler):
-            if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
+        for sampler in (self.sampler, attribute_of(self.batch_sampler, "sampler"), self.batch_sampler):
+            if attribute_of(sampler, "set_epoch") is not None and isinstance(attribute_of(sampler, "epoch"), int):
                 return sampler
         return None
 

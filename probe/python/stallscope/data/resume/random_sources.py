@@ -7,6 +7,7 @@ import sys
 import torch
 
 from stallscope import _random
+from stallscope._hooks.knobs import raised_by_signal
 
 from .held import Held, looks
 
@@ -118,8 +119,8 @@ class Numpys:
 
 def generators(loader, before):
     """The `Generators` of a loader. `before`: what its samplers held at first, by name, to be kept with the loader; None: without that."""
-    inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    found = {"generator": getattr(loader, "generator", None), "sampler": getattr(inner, "generator", None)}
+    inner = attribute_of(loader.batch_sampler, "sampler", loader.sampler)
+    found = {"generator": getattr(loader, "generator", None), "sampler": attribute_of(inner, "generator")}
     own = {name: Torchs(one) for name, one in found.items() if isinstance(one, torch.Generator)}
     seen = {id(one) for one in found.values()}
     for path, sampler in _samplers(loader):
@@ -134,6 +135,16 @@ def generators(loader, before):
             before[path] = looks(sampler)
         own[f"{path} counts"] = Held(sampler, before[path])
     return Generators(own)
+
+
+def attribute_of(sampler, name, instead=None):
+    """A sampler's attribute, or what is there `instead`, also where a look-up of the script's own raises what it likes."""
+    try:
+        return getattr(sampler, name, instead)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        return instead
 
 
 def of_samples(loader, order):
@@ -171,7 +182,7 @@ def _kind(value):
 
 def _samplers(one, path="", depth=0):
     for name in _WITHIN:
-        inside = getattr(one, name, None)
+        inside = attribute_of(one, name)
         if inside is not None and not isinstance(inside, (list, tuple, range)) and depth < _DEEPEST:
             where = f"{path}.{name}" if path else name
             yield where, inside

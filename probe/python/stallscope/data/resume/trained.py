@@ -1,9 +1,10 @@
 """Which of the passes over a loader trains, where somebody says when a step was trained: the loader's position is that of this one."""
 
-import warnings
 import weakref
 
 import torch.utils.data
+
+from stallscope import _notices
 
 from .between import Between
 
@@ -91,11 +92,10 @@ class Trained(torch.utils.data.DataLoader):
             self._resume = None
         if not self._warned_of_passes:
             self._warned_of_passes = True
-            warnings.warn(
+            _notices.warn(
                 "stallscope: this step was trained with batches that do not go on from the checkpoint, as the loader was not iterated anew since "
                 "restore(): call iter(loader), or begin the loop over it, after restore()",
-                RuntimeWarning,
-                stacklevel=5,
+                5,
             )
 
     def _under_way(self):

@@ -5,12 +5,11 @@ chunk of it, a global batch a part of that, and a rank's batch its part of this.
 for a batch, by what was handed over and learnt until then: so what is drawn does not depend on how far workers read ahead.
 """
 
-import warnings
 import weakref
 
 import torch
 
-from stallscope import _native
+from stallscope import _native, _notices
 
 from . import scores, window
 from .uses import Course
@@ -163,11 +162,10 @@ class Order:
             self.pool.scored(self.planner.scores(ids))
         if self.handed >= self.samples and not self.scores.has_losses and not self._warned:
             self._warned = True
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: sampling={self.sampling!r} has heard of no losses in an epoch, so that all samples count "
                 "the same: call loader.update(ids, losses) after each batch of loader.weighted()",
-                RuntimeWarning,
-                stacklevel=5,
+                5,
             )
 
     def _settle(self, share_of_cache):
@@ -182,7 +180,7 @@ class Order:
             settled, why = window.settled(self, seed, share_of_cache)
         settled, why = self.ranks.from_first((settled, why))
         if why:
-            warnings.warn(f"stallscope: sampling={self.sampling!r} {why}", RuntimeWarning, stacklevel=4)
+            _notices.warn(f"stallscope: sampling={self.sampling!r} {why}", 4)
         self._plan_with(settled, None)
 
     def _plan_with(self, settled, state, place=None):

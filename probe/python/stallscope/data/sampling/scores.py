@@ -1,9 +1,10 @@
 """What training tells of samples: losses or gradient norms, kept until the draws learn of them."""
 
-import warnings
 from array import array
 
 import torch
+
+from stallscope import _notices
 
 
 class Scores:
@@ -36,11 +37,10 @@ class Scores:
     def _sound(self, losses):
         unsound = int((~(losses >= 0) | losses.isinf()).sum())
         if unsound and not self.unsound:
-            warnings.warn(
+            _notices.warn(
                 f"stallscope: {unsound} of {len(losses)} losses given to update() are negative or no numbers; such count "
                 "as 0",
-                RuntimeWarning,
-                stacklevel=4,
+                4,
             )
         self.unsound += unsound
         return losses

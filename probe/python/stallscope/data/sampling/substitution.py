@@ -5,12 +5,11 @@ is given, and every figure of the batch is of that one. The pool learns of draws
 """
 
 import operator
-import warnings
 from array import array
 
 import torch.utils.data
 
-from stallscope import _native
+from stallscope import _native, _notices
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.cache.split import base_index
 from stallscope.data.seeding.draws import UNKNOWN
@@ -67,10 +66,9 @@ class Substitution:
 
     def _fail(self, error):
         self.failed = True
-        warnings.warn(
+        _notices.warn(
             f"stallscope: no sample is given in another's place from now on: {type(error).__name__}: {error}",
-            RuntimeWarning,
-            stacklevel=2,
+            2,
         )
 
     # The position

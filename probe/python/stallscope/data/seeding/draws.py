@@ -1,7 +1,9 @@
-"""What an index says beside which sample is meant."""
+"""What an index of ours says beside which sample is meant. A script's may have attributes of any name, as jax's have `at`."""
 
 import operator
 from collections.abc import Iterator
+
+from stallscope.data.sampling.uses import Use
 
 # In place of a place among the draws.
 UNKNOWN = 2**64 - 1
@@ -13,7 +15,7 @@ _APART = 0xD1342543DE82EF95
 
 def plain(index):
     """`index` as the data set is to see it: without what it says of the draws."""
-    return int(index) if type(index) is not int and hasattr(index, "next_at") else index
+    return int(index) if type(index) is Use else index
 
 
 def plain_all(indices):
@@ -23,16 +25,16 @@ def plain_all(indices):
 
 def drawn(index):
     """What was drawn, where another sample is given in its place; else `index` itself."""
-    return getattr(index, "stands_for", index)
+    return getattr(index, "stands_for", index) if type(index) is Use else index
 
 
 def is_given_for_another(index):
-    return hasattr(index, "stands_for")
+    return type(index) is Use and hasattr(index, "stands_for")
 
 
 def places(index):
     """The places of this use and of the next among all draws."""
-    return getattr(index, "at", UNKNOWN), getattr(index, "next_at", UNKNOWN)
+    return (index.at, index.next_at) if type(index) is Use else (UNKNOWN, UNKNOWN)
 
 
 def gathered(samples):
@@ -58,9 +60,8 @@ class Repeats:
 
     def key(self, key, index):
         """The epoch's key for this use of `index`: for its first use as it is, where no place says which use it is."""
-        at = getattr(index, "at", None)
-        if at is not None:
-            return (key + at * _APART) & _MASK
+        if type(index) is Use:
+            return (key + index.at * _APART) & _MASK
         first = 0
         try:
             number = operator.index(index)

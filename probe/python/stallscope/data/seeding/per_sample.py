@@ -54,9 +54,9 @@ class _Keyed(StandIn):
         return self._one_by_one([keyed_index])[0]
 
     def __getattr__(self, name):
-        if name != "__getitems__" or "maker" not in self.__dict__:
+        if name != "__getitems__" or "_stallscope_maker" not in self.__dict__:
             return super().__getattr__(name)
-        whole = getattr(self.dataset, name, None)
+        whole = getattr(self._stallscope_dataset, name, None)
         in_worker = get_worker_info() is not None
         if not whole and in_worker:
             raise AttributeError(name)
@@ -77,8 +77,8 @@ class _Keyed(StandIn):
         return getitems
 
     def _whole(self, whole, indices, seed_all):
-        if self.maker is not None:
-            return self.maker.many(indices, seed_all)
+        if self._stallscope_maker is not None:
+            return self._stallscope_maker.many(indices, seed_all)
         seed_all()
         return gathered(whole(plain_all(indices)))
 
@@ -90,15 +90,15 @@ class _Keyed(StandIn):
         samples = []
         for key, index in keyed_indices:
             number = seed_of(key, index)
-            if self.maker is not None:
-                samples.append(self.maker.one(index, partial(seed, number)))
+            if self._stallscope_maker is not None:
+                samples.append(self._stallscope_maker.one(index, partial(seed, number)))
             else:
                 seed(number)
-                samples.append(self.dataset[plain(index)])
+                samples.append(self._stallscope_dataset[plain(index)])
         return samples
 
     def __reduce__(self):
-        return keyed, (self.dataset, self.maker)
+        return keyed, (self._stallscope_dataset, self._stallscope_maker)
 
 
 def keyed(dataset, maker=None):
