@@ -3,14 +3,24 @@
     python examples/read_pack.py PACK             lists names, sizes and labels
     python examples/read_pack.py PACK FOLDER      extracts into a new folder
 
-It reads the chunks alone, without the snapshot, and a few MB/s: the checksum is computed in Python. Use it to see how
-the format works, or as the start of a reader in another language; `stallscope pack` does the same at the disk's speed.
+It reads the chunks alone, without the snapshot, and a few MB/s: the checksum is computed in Python. Compressed packs take
+Python 3.14, or `pip install zstandard`. Use it to see how the format works, or as the start of a reader in another
+language; `stallscope pack` does the same at the disk's speed.
 """
 
+import io
 import os
 import struct
 import sys
 from pathlib import Path
+
+try:
+    from compression import zstd  # of Python 3.14 and later
+except ImportError:
+    try:
+        import zstandard as zstd  # pip install zstandard
+    except ImportError:
+        zstd = None
 
 HEADER = struct.Struct("<8sII16s16s12xI")
 ENTRY = struct.Struct("<QQQqIIHB5x")
@@ -18,10 +28,16 @@ FOOTER = struct.Struct("<QQII16sQ8s4xI")
 DELETED = struct.Struct("<8sII16sQII12xI")
 MARKS = struct.Struct("<16sI")
 NO_LABEL = 0xFFFFFFFF
+AS_IT_IS, ZSTD = 0, 1
+MOST_EXPANDED = 64 << 20
 
 
 class Damaged(Exception):
     """A sentence that names the chunk and what is wrong with it."""
+
+
+class Lacking(Exception):
+    """What this program cannot do here, in a sentence."""
 
 
 def _table():
@@ -65,6 +81,19 @@ def deleted(pack):
     return marks
 
 
+def expanded(frame, count):
+    """The bytes of a frame; None where they are not so many. No more than these are made."""
+    if zstd is None:
+        raise Lacking("this pack is compressed, which takes Python 3.14 or the package zstandard")
+    if count > MOST_EXPANDED:
+        return None
+    try:
+        data = zstd.open(io.BytesIO(frame)).read(count + 1)
+    except (zstd.ZstdError, EOFError):
+        return None
+    return data if len(data) == count else None
+
+
 def records(chunk, marks):
     """Name, bytes and label of each record of a chunk's file that is not deleted, checked."""
     with open(chunk, "rb") as file:
@@ -87,15 +116,18 @@ def records(chunk, marks):
         entries, names = index[: count * ENTRY.size], index[count * ENTRY.size :]
         gone = marks.get(chunk_id, 0)
         for number, entry in enumerate(ENTRY.iter_unpack(entries)):
-            offset, stored, _, _, seal, label, name_bytes, codec = entry
+            offset, stored, plain, _, seal, label, name_bytes, codec = entry
             name, names = names[:name_bytes], names[name_bytes:]
             if gone >> number & 1:
                 continue
-            check(codec == 0, chunk, f"{name!r} is stored in a way that this program does not know")
+            check(codec in (AS_IT_IS, ZSTD), chunk, f"{name!r} is stored in a way that this program does not know")
             check(offset + stored <= index_at, chunk, f"{name!r} lies behind its end")
             file.seek(offset)
             data = file.read(stored)
             check(seal == crc32c(data), chunk, f"{name!r} does not hold what was packed")
+            if codec == ZSTD:
+                data = expanded(data, plain)
+                check(data is not None, chunk, f"{name!r} does not expand to what was packed")
             yield name, data, None if label == NO_LABEL else label
 
 
@@ -129,5 +161,5 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
-    except (Damaged, OSError) as error:
+    except (Damaged, Lacking, OSError) as error:
         sys.exit(f"read_pack.py: {error}")

@@ -20,6 +20,7 @@ PRODUCTS = ["stallscope", "stallscope-python"]
 BUNDLED = {
     "libsqlite3-sys": ("sqlite", "sqlite3/sqlite3.h", r'#define SQLITE_VERSION\s+"([^"]+)"'),
     "turbojpeg-sys": ("libjpeg-turbo", "libjpeg-turbo/CMakeLists.txt", r"set\(VERSION ([0-9.]+)\)"),
+    "zstd-sys": ("zstd", "Cargo.toml", r'version = "[0-9.]+\+zstd\.([0-9.]+)"'),
 }
 
 

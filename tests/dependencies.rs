@@ -56,6 +56,7 @@ fn the_bill_of_materials_has_what_is_built_in_and_is_the_same_each_time() {
     }
     assert_eq!(component("libsqlite3-sys").unwrap()["components"][0]["name"], "sqlite");
     assert_eq!(component("turbojpeg-sys").unwrap()["components"][0]["name"], "libjpeg-turbo");
+    assert_eq!(component("zstd-sys").unwrap()["components"][0]["name"], "zstd");
     for of_tests in ["proptest", "insta", "vt100"] {
         assert!(component(of_tests).is_none(), "{of_tests} is not built in");
     }

@@ -1,11 +1,11 @@
-//! A chunk, a snapshot or a list of deletions of a pack from elsewhere: whatever it says, what is read of it lies within it, nothing is written
+//! A chunk, a snapshot, a list of deletions or a compressed record of a pack from elsewhere: whatever it says, what is read of it lies within it, nothing is written
 //! outside of the folder that was named, and nothing panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stallscope_pack::{
-    Chunk, DELETED, Deleted, Disk, Pack, Snapshot, build, extract, fault_of, rebuild, seal, seal_deleted,
-    seal_snapshot, verify,
+    Chunk, DELETED, Deleted, Disk, Pack, Snapshot, build, chunk_compressed, expanded, extract, fault_of,
+    rebuild, seal, seal_deleted, seal_snapshot, verify,
 };
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ const OF_SNAPSHOT: u8 = 1;
 const SEALED: u8 = 2;
 const IN_FOLDER: u8 = 4;
 const OF_DELETED: u8 = 8;
+const OF_FRAME: u8 = 16;
 /// So many records are looked at.
 const MOST: usize = 64;
 
@@ -48,7 +49,9 @@ fn chunk(bytes: &[u8]) {
     let names: usize = chunk.records.iter().map(|record| record.name.len()).sum();
     assert!(stored + names as u64 <= bytes.len() as u64);
     for record in chunk.records.iter().take(MOST) {
-        let _ = chunk.record(bytes, record);
+        if let Ok(found) = chunk.record(bytes, record) {
+            assert_eq!(found.len() as u64, record.bytes);
+        }
     }
     let newest: BTreeMap<_, _> =
         chunk.records.iter().map(|record| (record.name.clone(), record.offset)).collect();
@@ -59,6 +62,23 @@ fn chunk(bytes: &[u8]) {
         let found = made.find(name).expect("what was built is whole").expect("each name is there");
         assert_eq!(made.entry(found).expect("what was built is whole").offset, *offset);
     }
+}
+
+/// A frame of a record that says it has so many bytes expands to as many or is refused; and what is compressed comes back.
+fn frame(bytes: &[u8]) {
+    if let Some((count, frame)) = bytes.split_first_chunk() {
+        let count = u64::from(u16::from_le_bytes(*count));
+        if let Ok(found) = expanded(frame, count) {
+            assert_eq!(found.len() as u64, count);
+        }
+    }
+    let (id, about) = (stallscope_pack::Id([3; 16]), stallscope_pack::About::default());
+    let written =
+        chunk_compressed(id, id, &[(b"a", bytes, about)], Some(1)).expect("a name that may be packed");
+    let chunk = Chunk::read(written.as_slice(), Path::new("x.chunk")).expect("what was written");
+    let record = &chunk.records[0];
+    assert!(record.bytes == bytes.len() as u64 && record.stored_bytes <= record.bytes);
+    assert_eq!(chunk.record(written.as_slice(), record).as_deref(), Ok(bytes));
 }
 
 fn folder(root: &Path, bytes: &[u8]) {
@@ -121,6 +141,9 @@ fn in_memory(act: impl FnOnce(&Path)) {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
+    if kind & OF_FRAME != 0 {
+        return frame(bytes);
+    }
     let mut bytes = bytes.to_vec();
     if kind & OF_DELETED != 0 {
         if kind & SEALED != 0 {

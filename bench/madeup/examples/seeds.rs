@@ -3,7 +3,7 @@
 use madeup::{Shape, record};
 use serde_json::Value;
 use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
-use stallscope_pack::{About, Chunk, Deleted, Id, build, chunk_of, seal_deleted};
+use stallscope_pack::{About, Chunk, Deleted, Id, build, chunk_compressed, chunk_of, seal_deleted};
 use stallscope_store::Recording;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,18 @@ fn pack(seed: &dyn Fn(&str, &str, &[u8])) {
         let whole = if of_chunk { &bytes } else { &snapshot };
         seed("pack", &format!("kind-{kind}"), &[&[kind], whole.as_slice()].concat());
     }
+    // A compressed chunk; and its frame, behind how many bytes that has.
+    let text = b"again and again; ".repeat(30);
+    let bytes =
+        chunk_compressed(Id::written(1, [2; 8]), Id([3; 16]), &[(b"cat/1.txt", &text, about)], Some(3))
+            .expect("a name that may be packed");
+    for kind in [2, 6] {
+        seed("pack", &format!("compressed-{kind}"), &[&[kind], bytes.as_slice()].concat());
+    }
+    let chunk = Chunk::read(bytes.as_slice(), Path::new("x.chunk")).expect("what was written");
+    let record = &chunk.records[0];
+    let frame = &bytes[record.offset as usize..][..record.stored_bytes as usize];
+    seed("pack", "frame", &[&[16], (text.len() as u16).to_le_bytes().as_slice(), frame].concat());
     // A list of deletions: the second of two records of the chunk that the target makes.
     let mut deleted = vec![0; 64];
     deleted[12] = 64;

@@ -1,5 +1,6 @@
 //! What the kernel asks of the file system, answered from the pack. Nothing is kept for an open file: all is found by number.
 
+use crate::expanded::Expanded;
 use crate::tree::{Node, Tree};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -13,7 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// For how long the kernel may believe what it was answered: a state of a pack never changes.
@@ -23,7 +24,7 @@ const VALID: Duration = Duration::from_secs(365 * 86400);
 /// come too late.
 const MOST_COMPARED_BYTES: u64 = 64 << 20;
 
-/// Locks under which files are compared: two readers of one file compare it once, and hardly wait for those of others.
+/// Locks under which files are compared and expanded: two readers of one file do that once, and hardly wait for those of others.
 const COMPARERS: usize = 64;
 
 /// Sentences about reads that failed; of a pack whose storage is gone all fail.
@@ -72,6 +73,7 @@ pub(crate) struct Files {
     /// A bit for each record that was compared with its checksum.
     compared: Box<[AtomicUsize]>,
     comparing: [Mutex<()>; COMPARERS],
+    expanded: Expanded,
     sentences: AtomicUsize,
     say: Say,
     /// The kernel does without opens of folders.
@@ -94,6 +96,7 @@ impl Files {
             changed,
             compared: zeros(words),
             comparing: [const { Mutex::new(()) }; COMPARERS],
+            expanded: Expanded::default(),
             sentences: AtomicUsize::new(0),
             say,
             opens_no_folders: AtomicBool::new(false),
@@ -215,11 +218,35 @@ impl Files {
             self.pack.read(entry, &mut data)?;
             return Ok(data);
         }
+        if entry.is_compressed() {
+            let all = self.expanded(record, entry)?;
+            let end = begin + data.len();
+            data.copy_from_slice(&all[begin..end]);
+            return Ok(data);
+        }
         if entry.stored_bytes <= MOST_COMPARED_BYTES {
             self.compare(record, entry)?;
         }
         self.pack.read_part(entry, &mut data, offset)?;
         Ok(data)
+    }
+
+    /// All bytes of a file that is stored compressed. Readers of one file wait for each other, so that it is expanded once.
+    fn expanded(&self, record: usize, entry: &Entry<'_>) -> stallscope_pack::Result<Arc<Vec<u8>>> {
+        if let Some(all) = self.expanded.get(record) {
+            return Ok(all);
+        }
+        let _alone = self.alone(record);
+        if let Some(all) = self.expanded.get(record) {
+            return Ok(all);
+        }
+        let all = Arc::new(self.pack.whole(entry)?);
+        self.expanded.put(record, all.clone());
+        Ok(all)
+    }
+
+    fn alone(&self, record: usize) -> MutexGuard<'_, ()> {
+        self.comparing[record % COMPARERS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Once a mount: a file that is handed over in pieces is compared before the first of them.
@@ -229,7 +256,7 @@ impl Files {
         if word.load(Ordering::Acquire) & bit != 0 {
             return Ok(());
         }
-        let _alone = self.comparing[record % COMPARERS].lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone(record);
         if word.load(Ordering::Acquire) & bit == 0 {
             self.pack.stream(entry, &mut |_| Ok(()))?;
             word.fetch_or(bit, Ordering::AcqRel);

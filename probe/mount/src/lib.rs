@@ -1,6 +1,7 @@
 //! A pack as a file system that nobody can write to (FUSE), for programs that know nothing of packs. What it promises and
 //! why: docs/packs.md.
 
+mod expanded;
 mod files;
 mod place;
 mod serve;

@@ -2,8 +2,9 @@
 
 use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, sealed, u32_at, u64_at};
+use crate::frame::expanded;
 use crate::id::Id;
-use crate::record::{CODEC_NONE, ENTRY_BYTES, Record};
+use crate::record::{CODEC_ZSTD, ENTRY_BYTES, Record, is_readable};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -108,7 +109,17 @@ impl Chunk {
         from: &(impl Bytes + ?Sized),
         record: &Record,
     ) -> std::result::Result<Vec<u8>, String> {
-        if record.codec != CODEC_NONE {
+        let stored = self.stored(from, record)?;
+        if record.codec == CODEC_ZSTD { expanded(&stored, record.bytes) } else { Ok(stored) }
+    }
+
+    /// A record's bytes as they are stored, checked.
+    pub(crate) fn stored(
+        &self,
+        from: &(impl Bytes + ?Sized),
+        record: &Record,
+    ) -> std::result::Result<Vec<u8>, String> {
+        if !is_readable(record.codec) {
             return Err(OTHER_CODEC.into());
         }
         // Records lie within the file: `read` has seen to it.

@@ -100,7 +100,7 @@ fn one(pack: &Pack, entry: &Entry<'_>, root: &Folder) -> Result<u64> {
         let _ = fs::unlinkat(&folder, name, AtFlags::empty());
         return Err(error);
     }
-    Ok(entry.stored_bytes)
+    Ok(entry.bytes)
 }
 
 /// Makes a file below `root`, and the folders on the way; gives the folder around it, its name there and the file. No link that

@@ -31,13 +31,15 @@ const PIECE_BYTES: u64 = 1 << 20;
 pub struct Options {
     /// In which order records lie in chunks: None for that of names, else shuffled by this seed.
     pub shuffle: Option<u64>,
+    /// At which level of zstd files are compressed, 1 to 19, where that is worth it; None: they are stored as they are.
+    pub zstd: Option<i32>,
     /// A chunk is written once it has so many bytes of records. Fewer than [`LEAST_CHUNK_BYTES`] are for tests.
     pub chunk_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { shuffle: Some(0), chunk_bytes: LEAST_CHUNK_BYTES }
+        Options { shuffle: Some(0), zstd: None, chunk_bytes: LEAST_CHUNK_BYTES }
     }
 }
 
@@ -63,6 +65,10 @@ pub struct Packed {
     pub kept: u64,
     /// Of these, files that were packed before, and again as they had changed.
     pub changed: u64,
+    /// Of the files that were written, those that were compressed.
+    pub compressed: u64,
+    /// How many bytes that saved.
+    pub saved: u64,
     /// How many sentences there were.
     pub problems: u64,
     /// Chunks that the pack has now.
@@ -150,12 +156,13 @@ fn written(job: Job<'_>, state: State, found: Found<'_>, classes: &BTreeMap<Vec<
     let Job { folder, options, storage, tell, kind } = job;
     let Found { origin, source, names, problems } = found;
     let has_labels = has_labels(&source);
+    let writer = Writer::new(storage, folder, state.pack(), state.last(), options.chunk_bytes, has_labels);
     let mut run = Run {
         origin: &origin,
         source: &source,
         kind,
         has_labels,
-        writer: Writer::new(storage, folder, state.pack(), state.last(), options.chunk_bytes, has_labels),
+        writer: writer.compressing(options.zstd)?,
         packed: Packed { problems, ..Packed::default() },
         all: names.len() as u64,
         done: 0,
@@ -173,6 +180,7 @@ fn written(job: Job<'_>, state: State, found: Found<'_>, classes: &BTreeMap<Vec<
         run.one(&name, label, live.get(name.as_slice()).map(|at| state.record(*at)))?;
     }
     let Run { writer, mut packed, .. } = run;
+    (packed.compressed, packed.saved) = writer.compressed();
     drop(live);
     let State { mut chunks, deleted } = state;
     chunks.extend(writer.finish()?);

@@ -4,9 +4,10 @@ use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::deleted::Deleted;
 use crate::error::{Doing, Error, Result};
 use crate::folder::{is_folder, list, open_plain_in, to_read, to_show};
+use crate::frame::expand;
 use crate::id::Id;
 use crate::names::shown;
-use crate::record::CODEC_NONE;
+use crate::record::is_readable;
 use crate::shelf::{Place, Shelf};
 use crate::snapshot::{ChunkFacts, Entry, Snapshot, version};
 use stallscope_folder::Folder;
@@ -149,20 +150,36 @@ impl Pack {
 
     /// Reads a record into `to`, which has its size, and compares it with its checksum.
     pub fn read(&self, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
-        if to.len() as u64 != entry.stored_bytes {
-            return Err(Error::Refused(format!("{} has {} bytes", shown(entry.name), entry.stored_bytes)));
+        if to.len() as u64 != entry.bytes {
+            return Err(Error::Refused(format!("{} has {} bytes", shown(entry.name), entry.bytes)));
         }
-        self.read_part(entry, to, 0)?;
-        self.compare(entry, crc32c::crc32c(to))
+        if !entry.is_compressed() {
+            self.read_stored(entry, to, 0)?;
+            return self.compare(entry, crc32c::crc32c(to));
+        }
+        let mut frame = vec![0; self.stored_size(entry)?];
+        self.read_stored(entry, &mut frame, 0)?;
+        self.compare(entry, crc32c::crc32c(&frame))?;
+        expand(&frame, to).map_err(|what| self.wrong(entry, &what))
+    }
+
+    /// All bytes of a record, compared with its checksum.
+    pub fn whole(&self, entry: &Entry<'_>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.size_of(entry)?];
+        self.read(entry, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Hands a record's bytes over piece by piece, however many it has. They are what was packed only if this returns no error.
     pub fn stream(&self, entry: &Entry<'_>, to: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        if entry.is_compressed() {
+            return self.whole(entry)?.chunks(PIECE_BYTES).try_for_each(to);
+        }
         let mut piece = vec![0; self.size_of(entry)?.min(PIECE_BYTES)];
         let (mut done, mut crc) = (0, 0);
         while done < entry.stored_bytes {
             let part = piece.len().min((entry.stored_bytes - done) as usize);
-            self.read_part(entry, &mut piece[..part], done)?;
+            self.read_stored(entry, &mut piece[..part], done)?;
             crc = crc32c::crc32c_append(crc, &piece[..part]);
             to(&piece[..part])?;
             done += part as u64;
@@ -170,18 +187,28 @@ impl Pack {
         self.compare(entry, crc)
     }
 
-    /// Reads what a record has from `from` on, as it is: nothing is compared with the checksum, which is of the whole.
+    /// Reads what a record has from `from` on. One that is compressed is expanded for it; of another nothing is compared with the
+    /// checksum, which is of the whole.
     pub fn read_part(&self, entry: &Entry<'_>, to: &mut [u8], from: u64) -> Result<()> {
-        let facts = self.snapshot.chunk(entry.chunk)?;
-        let path = || self.dir.join(facts.id.file_name());
-        if entry.codec != CODEC_NONE {
-            return Err(about(&path(), entry, OTHER_CODEC));
+        if !entry.is_compressed() {
+            return self.read_stored(entry, to, from);
         }
-        let at = entry.offset.checked_add(from);
-        let at = at.ok_or_else(|| about(&path(), entry, "lies nowhere"))?;
+        let whole = self.whole(entry)?;
+        let begin = usize::try_from(from).ok();
+        let part = begin.and_then(|begin| whole.get(begin..begin.checked_add(to.len())?));
+        to.copy_from_slice(part.ok_or_else(|| self.wrong(entry, "is cut"))?);
+        Ok(())
+    }
+
+    /// Reads what is stored of a record from `from` on, and compares it with nothing.
+    fn read_stored(&self, entry: &Entry<'_>, to: &mut [u8], from: u64) -> Result<()> {
+        if !is_readable(entry.codec) {
+            return Err(self.wrong(entry, OTHER_CODEC));
+        }
+        let at = entry.offset.checked_add(from).ok_or_else(|| self.wrong(entry, "lies nowhere"))?;
         match self.fill(entry.chunk, at, to)? {
             filled if filled == to.len() => Ok(()),
-            _ => Err(about(&path(), entry, "is cut")),
+            _ => Err(self.wrong(entry, "is cut")),
         }
     }
 
@@ -215,36 +242,55 @@ impl Pack {
 
     /// Waits until a record is on the shelf, and is one that can be taken from there.
     pub fn shelved(&self, shelf: &Shelf, entry: &Entry<'_>) -> Option<Place> {
-        let can_be = entry.codec == CODEC_NONE && entry.stored_bytes > 0;
+        let can_be = is_readable(entry.codec) && entry.stored_bytes > 0;
         can_be.then(|| shelf.wait_for(entry.chunk, entry.offset, entry.stored_bytes)).flatten()
     }
 
     /// Takes a record from where it was found on the shelf; `to` has its size. Else, and if it is not whole there, as `read`.
     pub fn take(&self, shelf: &Shelf, place: Place, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
-        match shelf.copy(place, to) && crc32c::crc32c(to) == entry.crc {
-            true => Ok(()),
-            false => self.read(entry, to),
-        }
+        let is_whole = match entry.is_compressed() {
+            false => shelf.copy(place, to) && crc32c::crc32c(to) == entry.crc,
+            true => {
+                // No more than it expands to.
+                let mut frame = vec![0; entry.stored_bytes as usize];
+                shelf.copy(place, &mut frame)
+                    && crc32c::crc32c(&frame) == entry.crc
+                    && expand(&frame, to).is_ok()
+            }
+        };
+        if is_whole { Ok(()) } else { self.read(entry, to) }
     }
 
     fn compare(&self, entry: &Entry<'_>, crc: u32) -> Result<()> {
-        if crc == entry.crc {
-            return Ok(());
+        if crc == entry.crc { Ok(()) } else { Err(self.wrong(entry, OTHER_BYTES)) }
+    }
+
+    /// What is wrong with a record, in a sentence that names its chunk.
+    fn wrong(&self, entry: &Entry<'_>, what: &str) -> Error {
+        match self.snapshot.chunk(entry.chunk) {
+            Ok(facts) => about(&self.dir.join(facts.id.file_name()), entry, what),
+            Err(error) => error,
         }
-        let path = self.dir.join(self.snapshot.chunk(entry.chunk)?.id.file_name());
-        Err(about(&path, entry, OTHER_BYTES))
     }
 
     /// How many bytes to allocate for a record; an error where its chunk can't have so many.
     pub fn size_of(&self, entry: &Entry<'_>) -> Result<usize> {
+        if !is_readable(entry.codec) {
+            return Err(self.wrong(entry, OTHER_CODEC));
+        }
+        let stored = self.stored_size(entry)?;
+        // What is compressed has no more than a record may have.
+        Ok(if entry.is_compressed() { entry.bytes as usize } else { stored })
+    }
+
+    /// How many bytes it has in its chunk; an error where that can't have so many.
+    fn stored_size(&self, entry: &Entry<'_>) -> Result<usize> {
         let facts = self.snapshot.chunk(entry.chunk)?;
         let path = self.dir.join(facts.id.file_name());
         // Its length by the file, not by what was written about it.
         let end = entry.offset.checked_add(entry.stored_bytes).filter(|end| *end <= facts.bytes);
         let size = end.and_then(|_| usize::try_from(entry.stored_bytes).ok());
-        let size = size.ok_or_else(|| {
-            Error::damaged(&path, format!("its record {} lies behind its end", shown(entry.name)))
-        })?;
+        let size = size.ok_or_else(|| about(&path, entry, "lies behind its end"))?;
         let is_known =
             self.opened.get(entry.chunk).is_some_and(|place| place.load(Ordering::Relaxed) != CLOSED);
         if !is_known {

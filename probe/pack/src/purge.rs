@@ -8,7 +8,7 @@ use crate::pack::Pack;
 use crate::rebuild;
 use crate::state::State;
 use crate::storage::Storage;
-use crate::writer::{About, Writer};
+use crate::writer::Writer;
 use stallscope_folder::Folder;
 use std::collections::HashSet;
 use std::path::Path;
@@ -69,9 +69,8 @@ pub fn purge(
                 purged.problems += 1;
             }
             Ok(contents) => {
-                for (record, bytes) in live.iter().map(|at| &chunk.records[*at]).zip(&contents) {
-                    let about = About { mtime_ns: record.mtime_ns, label: record.label };
-                    writer.add(&record.name, bytes, about)?;
+                for (record, stored) in live.iter().map(|at| &chunk.records[*at]).zip(&contents) {
+                    writer.add_again(record, stored)?;
                     purged.files += 1;
                 }
                 going.insert(chunk.id);
@@ -111,7 +110,7 @@ fn is_due(chunk: &Chunk, live: &[usize], least_live: f64) -> bool {
     live.is_empty() || live.len() < chunk.records.len() && (counting as f64) < least_live * all as f64
 }
 
-/// The bytes of these records; or, in a sentence, why the chunk stays as it is.
+/// What is stored of these records; or, in a sentence, why the chunk stays as it is.
 fn contents(
     folder: &Folder,
     chunk: &Chunk,
@@ -122,7 +121,7 @@ fn contents(
     let file = open_plain_in(folder, name.as_ref()).doing("open", &path)?;
     let mut contents = Vec::with_capacity(live.len());
     for record in live.iter().map(|at| &chunk.records[*at]) {
-        match chunk.record(&file, record) {
+        match chunk.stored(&file, record) {
             Ok(bytes) => contents.push(bytes),
             Err(what) => {
                 let (path, name) = (path.display(), shown(&record.name));

@@ -1,6 +1,7 @@
 //! What is known of each record, and how a chunk's index has it.
 
 use crate::fields::{u16_at, u32_at, u64_at};
+use crate::frame::MOST_EXPANDED_BYTES;
 
 /// Bytes of a record in a chunk's index, without its name.
 pub(crate) const ENTRY_BYTES: usize = 48;
@@ -8,6 +9,8 @@ pub(crate) const ENTRY_BYTES: usize = 48;
 pub(crate) const NO_LABEL: u32 = u32::MAX;
 /// The record's bytes are as they were.
 pub(crate) const CODEC_NONE: u8 = 0;
+/// They are a frame of zstd.
+pub(crate) const CODEC_ZSTD: u8 = 1;
 
 /// A file in a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ pub struct Record {
     pub crc: u32,
     /// The number of its class; none of a file that lies in no folder.
     pub label: Option<u32>,
-    /// How its bytes are stored: 0 as they are. No other is written yet.
+    /// How its bytes are stored: 0 as they are, 1 as a frame of zstd.
     pub codec: u8,
 }
 
@@ -60,8 +63,22 @@ impl Record {
             label: label(u32_at(entry, 36)?),
             codec: *entry.get(42)?,
         };
-        let is_whole = record.codec != CODEC_NONE || record.bytes == record.stored_bytes;
+        let is_whole = may_be(record.codec, record.stored_bytes, record.bytes);
         (entry.get(43..48)? == [0; 5] && !record.name.is_empty() && is_whole).then_some(record)
+    }
+}
+
+/// Whether this program knows how to read what is stored so.
+pub(crate) fn is_readable(codec: u8) -> bool {
+    matches!(codec, CODEC_NONE | CODEC_ZSTD)
+}
+
+/// Whether so many bytes may be stored as so many. Who reads a frame takes memory for both.
+pub(crate) fn may_be(codec: u8, stored_bytes: u64, bytes: u64) -> bool {
+    match codec {
+        CODEC_NONE => stored_bytes == bytes,
+        CODEC_ZSTD => stored_bytes < bytes && bytes <= MOST_EXPANDED_BYTES,
+        _ => true,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::fields::{bytes_at, is_sealed, u16_at, u32_at, u64_at};
 use crate::folder::open_plain_in;
 use crate::id::Id;
 use crate::names::compare;
-use crate::record::{CODEC_NONE, ENTRY_BYTES, label};
+use crate::record::{CODEC_ZSTD, ENTRY_BYTES, label, may_be};
 use memmap2::{Advice, Mmap};
 use rustix::fs::CWD;
 use std::cmp::Ordering;
@@ -85,7 +85,7 @@ pub struct Entry<'a> {
     pub crc: u32,
     /// The number of its class.
     pub label: Option<u32>,
-    /// How it is stored; 0: as it is.
+    /// How it is stored; 0: as it is, 1: as a frame of zstd.
     pub codec: u8,
 }
 
@@ -104,6 +104,11 @@ impl Entry<'_> {
     /// How many bytes of its chunk are of this record: its own, its entry and its name.
     pub fn bytes_in_chunk(&self) -> u64 {
         self.stored_bytes.saturating_add((ENTRY_BYTES + self.name.len()) as u64)
+    }
+
+    /// Whether a part of it takes all of it to be expanded.
+    pub fn is_compressed(&self) -> bool {
+        self.codec == CODEC_ZSTD
     }
 }
 
@@ -275,7 +280,7 @@ impl Snapshot {
             chunk: u32_at(record, 48)? as usize,
             codec: *record.get(54)?,
         };
-        let is_whole = entry.codec != CODEC_NONE || entry.bytes == entry.stored_bytes;
+        let is_whole = may_be(entry.codec, entry.stored_bytes, entry.bytes);
         (entry.chunk < self.chunks && is_whole).then_some(entry)
     }
 

@@ -1,11 +1,13 @@
 //! Reads every byte of a pack and names each fault.
 
-use crate::chunk::OTHER_BYTES;
+use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::deleted::{DELETED, Deleted};
 use crate::error::{Error, Result};
 use crate::folder::{Listing, list, open_plain_in, read_chunk, to_read};
+use crate::frame::expanded;
 use crate::id::Id;
 use crate::names::shown;
+use crate::record::{CODEC_ZSTD, is_readable};
 use crate::snapshot::{ChunkFacts, Entry, MOST_DAMAGED, SNAPSHOT, Snapshot, build, version};
 use crate::{Chunk, Record};
 use std::collections::{BTreeSet, HashMap};
@@ -155,7 +157,7 @@ impl Verified {
         match read_through(file, record) {
             Ok(()) => {
                 self.records += 1;
-                self.bytes += record.stored_bytes;
+                self.bytes = self.bytes.saturating_add(record.bytes);
             }
             Err(what) => self.fault(&name, Some(&record.name), what),
         }
@@ -241,6 +243,11 @@ impl Verified {
 
 /// Whether a record's bytes are those that were packed.
 fn read_through(file: &File, record: &Record) -> std::result::Result<(), String> {
+    if !is_readable(record.codec) {
+        return Err(OTHER_CODEC.into());
+    }
+    // A frame is expanded whole; no other record is in memory whole.
+    let mut frame = Vec::new();
     let mut piece = vec![0; PIECE_BYTES.min(record.stored_bytes as usize)];
     let (mut at, mut left, mut crc) = (record.offset, record.stored_bytes, 0);
     while left > 0 {
@@ -250,10 +257,14 @@ fn read_through(file: &File, record: &Record) -> std::result::Result<(), String>
             _ => format!("cannot be read: {error}"),
         })?;
         crc = crc32c::crc32c_append(crc, part);
+        if record.codec == CODEC_ZSTD {
+            frame.extend_from_slice(part);
+        }
         at = at.checked_add(part.len() as u64).ok_or("lies nowhere")?;
         left -= part.len() as u64;
     }
     match crc == record.crc {
+        true if record.codec == CODEC_ZSTD => expanded(&frame, record.bytes).map(drop),
         true => Ok(()),
         false => Err(OTHER_BYTES.into()),
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const CHUNK_BYTES: u64 = 400;
-const OPTIONS: Options = Options { shuffle: Some(1), chunk_bytes: CHUNK_BYTES };
+const OPTIONS: Options = Options { shuffle: Some(1), zstd: None, chunk_bytes: CHUNK_BYTES };
 
 type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-const OPTIONS: Options = Options { shuffle: Some(1), chunk_bytes: 400 };
+const OPTIONS: Options = Options { shuffle: Some(1), zstd: None, chunk_bytes: 400 };
 
 fn source(files: u8) -> TempDir {
     let dir = tempfile::tempdir().unwrap();

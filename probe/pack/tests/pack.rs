@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-const SMALL: Options = Options { shuffle: Some(7), chunk_bytes: 1000 };
+const SMALL: Options = Options { shuffle: Some(7), zstd: None, chunk_bytes: 1000 };
 
 struct Set {
     dir: TempDir,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
-const OPTIONS: Options = Options { shuffle: Some(3), chunk_bytes: 500 };
+const OPTIONS: Options = Options { shuffle: Some(3), zstd: None, chunk_bytes: 500 };
 
 /// Name, label, bytes.
 type Record = (String, Option<u32>, Vec<u8>);

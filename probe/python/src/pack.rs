@@ -138,7 +138,7 @@ impl PackReader {
         });
         // What was read into memory is in its chunk.
         let size = match found {
-            Some(_) => Ok(entry.stored_bytes as usize),
+            Some(_) => Ok(entry.bytes as usize),
             None => self.pack.size_of(&entry).map_err(|error| raised(py, &error)),
         }?;
         let all = size.checked_add(prefix.len()).ok_or_else(|| PyValueError::new_err("too large"))?;
@@ -192,13 +192,11 @@ impl PackReader {
         if let Some(shelf) = shelf
             && let Some(place) = self.pack.shelved(shelf, &entry)
         {
-            let mut bytes = vec![0; entry.stored_bytes as usize];
+            let mut bytes = vec![0; entry.bytes as usize];
             self.pack.take(shelf, place, &entry, &mut bytes)?;
             return Ok(bytes);
         }
-        let mut bytes = vec![0; self.pack.size_of(&entry)?];
-        self.pack.read(&entry, &mut bytes)?;
-        Ok(bytes)
+        self.pack.whole(&entry)
     }
 
     fn within(&self, number: usize) -> PyResult<usize> {

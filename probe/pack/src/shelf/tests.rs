@@ -9,6 +9,10 @@ const RECIPE: Recipe = Recipe { seed: 1, lanes: 1, window: 4 };
 const WHOLE: Share = Share { rank: 0, world: 1, batch: 8, start: 0 };
 
 fn packed(files: usize) -> (tempfile::TempDir, PathBuf) {
+    packed_as(files, Options { shuffle: Some(7), zstd: None, chunk_bytes: 4000 })
+}
+
+fn packed_as(files: usize, options: Options) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -17,8 +21,7 @@ fn packed(files: usize) -> (tempfile::TempDir, PathBuf) {
         std::fs::write(source.join(format!("{number:04}")), vec![number as u8; number * 37 % 500]).unwrap();
     }
     let made = dir.path().join("made.pack");
-    crate::ingest::pack(&source, &made, Options { shuffle: Some(7), chunk_bytes: 4000 }, &Disk, &mut |_| {})
-        .unwrap();
+    crate::ingest::pack(&source, &made, options, &Disk, &mut |_| {}).unwrap();
     (dir, made)
 }
 
@@ -46,7 +49,7 @@ impl Reader {
     fn take(&self, shelf: &Shelf, place: u32) -> bool {
         let entry = self.pack.snapshot().entry(self.layout.record(place) as usize).unwrap();
         let number: usize = std::str::from_utf8(entry.name).unwrap().parse().unwrap();
-        let mut bytes = vec![0xff; entry.stored_bytes as usize];
+        let mut bytes = vec![0xff; entry.bytes as usize];
         let found = self.pack.shelved(shelf, &entry);
         match found {
             Some(place) => self.pack.take(shelf, place, &entry, &mut bytes).unwrap(),
@@ -80,6 +83,20 @@ fn all_samples_come_from_the_least_memory_in_turn_and_by_many_at_a_time() {
             });
         }
     });
+}
+
+#[test]
+fn compressed_samples_come_from_memory_too() {
+    let (_dir, made) = packed_as(600, Options { shuffle: Some(7), zstd: Some(3), chunk_bytes: 300 });
+    let reader = Reader::new(&made);
+    let entries = reader.pack.snapshot().entries();
+    assert!(entries.filter(|entry| entry.as_ref().unwrap().is_compressed()).count() > 500);
+    let ring = reader.layout.bytes_of(RECIPE.window);
+    let shelf = Shelf::new(&reader.pack, ring).unwrap();
+    let (places, plan) = reader.plan(RECIPE, WHOLE, 0, ring);
+    assert_eq!(plan.apart, 0);
+    shelf.begin(reader.pack.clone(), plan).unwrap();
+    assert!(places.iter().all(|place| reader.take(&shelf, *place)));
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! Compressed files of which programs read one part after the other: each is expanded once for reads that follow each other.
+
+use stallscope_pack::MOST_EXPANDED_BYTES;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// As many as one of them may have.
+const MOST_BYTES: u64 = MOST_EXPANDED_BYTES;
+
+/// What was used last, by the number of its record.
+#[derive(Debug, Default)]
+pub(crate) struct Expanded(Mutex<Vec<(usize, Arc<Vec<u8>>)>>);
+
+impl Expanded {
+    /// All bytes of a record, if they are kept.
+    pub(crate) fn get(&self, record: usize) -> Option<Arc<Vec<u8>>> {
+        let mut kept = self.kept();
+        let at = kept.iter().rposition(|(number, _)| *number == record)?;
+        // What was used last comes last.
+        kept[at..].rotate_left(1);
+        kept.last().map(|(_, bytes)| bytes.clone())
+    }
+
+    /// Keeps them, and gives up what was not used for longest.
+    pub(crate) fn put(&self, record: usize, bytes: Arc<Vec<u8>>) {
+        let mut kept = self.kept();
+        kept.retain(|(number, _)| *number != record);
+        kept.push((record, bytes));
+        let mut all: u64 = kept.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let mut gone = 0;
+        while all > MOST_BYTES && gone + 1 < kept.len() {
+            all -= kept[gone].1.len() as u64;
+            gone += 1;
+        }
+        kept.drain(..gone);
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<(usize, Arc<Vec<u8>>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_last_is_kept_within_its_bytes() {
+        let expanded = Expanded::default();
+        let half = |byte| Arc::new(vec![byte; MOST_BYTES as usize / 2]);
+        expanded.put(1, half(1));
+        expanded.put(2, half(2));
+        assert_eq!(expanded.get(1).map(|bytes| bytes[0]), Some(1));
+        expanded.put(3, half(3));
+        let kept = |number| expanded.get(number).map(|bytes| bytes[0]);
+        assert_eq!([1, 2, 3].map(kept), [Some(1), None, Some(3)]);
+        expanded.put(4, Arc::new(vec![4; MOST_BYTES as usize]));
+        assert_eq!([1, 3, 4].map(kept), [None, None, Some(4)]);
+        // Once more is no second one.
+        expanded.put(4, half(5));
+        expanded.put(6, half(6));
+        assert_eq!([4, 6].map(kept), [Some(5), Some(6)]);
+    }
+}
