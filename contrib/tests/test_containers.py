@@ -16,6 +16,7 @@ USER = 4242
 # Of the collector's container, and of the job's.
 COLLECTORS = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod0a1b2c3d_0000_4000_8000_000000000001.slice/cri-containerd-{}.scope"
 JOBS = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a1b2c3d_0000_4000_8000_000000000002.slice/cri-containerd-{}.scope"
+IDLE = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.05)\n"
 IN = "pod 0a1b2c3d-0000-4000-8000-000000000002, container bbbbbbbbbbbb"
 
 
@@ -132,6 +133,26 @@ def test_a_job_of_run_with_the_nodes_process_numbers_has_shim_and_kernel(node):
         assert job.wait() == 0, (node.folder / "job.printed").read_text()
     report = node.report(node.folder / "job/work/train.stall")
     assert (report["kernel"], report["shim"], steps(report) > 80) == ("on", "on", True)
+
+
+def test_run_with_process_numbers_of_its_own_says_what_is_missing_and_measures_without_it(node):
+    words = ["/image/stallscope", "run", "-o", "/work/plain.stall", "--", sys.executable, "-c", "print('it runs')"]
+    output = open(node.folder / "job.printed", "wb")
+    with node.job().start(*words, stdout=output, stderr=output) as job:
+        assert job.wait() == 0
+    printed = (node.folder / "job.printed").read_text()
+    assert "it runs" in printed and "kernel: missing" in printed
+    assert "pid namespace of its own" in node.report(node.folder / "job/work/plain.stall")["kernel"]["missing"]
+
+
+def test_a_job_of_run_in_another_container_is_tuned_where_the_policy_says_so(folder, files_of_image, groups):
+    """Its socket is at a path that leads to nothing in the collector's container."""
+    policy = '[[jobs.rule]]\nmatch = { cgroup = "*kubepods*" }\nmode = "act"\n'
+    words = ["/image/stallscope", "run", "--no-kernel", "--name", "idle", "--", "/usr/bin/python3", "-c", IDLE]
+    with Node(folder, files_of_image, groups, policy=policy) as node, node.serves().job(own_pids=False).start(*words) as job:
+        until("it is tuned", lambda: [(one["name"], one["place"], one["state"]) for one in node.jobs()] == [("idle", IN, "tuned")])
+        (folder / "job/work/stop").touch()
+        assert job.wait() == 0
 
 
 def test_root_measures_a_job_of_any_container_from_the_collectors(node):

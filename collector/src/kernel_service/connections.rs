@@ -1,7 +1,7 @@
 //! Those who connect: taken up, heard and let go, with a bound for each user on what they may have.
 
 use super::serving::Sleep;
-use super::trees::may_watch;
+use super::trees::{may_watch, shares_numbers};
 use super::{KernelSide, ROUND, Service};
 use crate::caller::Caller;
 use crate::watch_audit::WatchAudit;
@@ -249,6 +249,7 @@ impl<K: KernelSide> Service<K> {
         within(watch)?;
         caller.reads_for(reader);
         // What costs the whole node comes after whether there is anything of the caller's to watch.
+        shares_numbers(&self.kernel, caller)?;
         may_watch(&self.kernel, caller, watch)?;
         let granted = caller.uid == 0 || self.syscalls_for_everyone;
         if syscalls && granted {

@@ -27,12 +27,8 @@ fn leader_of(tasks: &[TaskNew], process: u32) -> Option<&TaskNew> {
 impl<K: KernelSide> Service<K> {
     /// Takes up the process tree of `root` for `caller`, if it is theirs.
     pub(super) fn watch(&mut self, caller: &mut Caller, root: u32) -> Result<()> {
+        shares_numbers(&self.kernel, caller)?;
         may_watch(&self.kernel, caller, root)?;
-        // Its numbers would mean other processes to us, and ours to it.
-        ensure!(
-            self.kernel.shares_pid_namespace(caller.pid),
-            "your stallscope runs in a pid namespace of its own; start the container with the host's"
-        );
         let mut tasks = self.kernel.watch(root)?;
         if let (Some(known), Some(found)) = (self.trees.get(&root), leader_of(&tasks, root))
             && known.start_ns != found.start_boottime_ns
@@ -161,6 +157,15 @@ impl<K: KernelSide> Service<K> {
             None => self.let_go(root),
         }
     }
+}
+
+/// Comes before any question about a process: to a caller with other numbers it would be about another process.
+pub(super) fn shares_numbers(kernel: &impl KernelSide, caller: &Caller) -> Result<()> {
+    ensure!(
+        kernel.shares_pid_namespace(caller.pid),
+        "your stallscope runs in a pid namespace of its own; start the container with the host's"
+    );
+    Ok(())
 }
 
 /// # Errors

@@ -5,11 +5,15 @@ use super::Start;
 use crate::acting::{self, Acted};
 use crate::confine::drop_all_capabilities;
 use crate::{procfs, runtime};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use stallscope_model::{Budgets, TuneMode};
 use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// As which verb the program is a session.
 const VERB: &str = "node-session";
@@ -88,6 +92,8 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
     become_user(uid, gid).context("the launcher alone starts sessions")?;
     ensure!(procfs::start_ticks(pid) == Some(start_ticks), "process {pid} has ended");
     let socket = runtime::socket_of(pid).context("the job has no shim")?;
+    // Open for as long as it is on the way to the socket.
+    let (_folder, socket) = reached_from_here(pid, socket)?;
     end_with_stdin();
     let mode = if acts { TuneMode::Act } else { TuneMode::Advise };
     let checkpoint_overhead = Some(f64::from(checkpoint_ppm) / 1e6).filter(|share| *share > 0.0);
@@ -96,6 +102,28 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
         Acted::JobEnded => SessionEnd::JobEnded,
         Acted::ByUser(_) => SessionEnd::Stopped,
     })
+}
+
+/// The `socket` that process `pid` names, by a path that leads there from here through the folder that is opened. The process may have
+/// another root and other mounts, as in a container, where the same path leads to nothing here, or to another job's socket.
+fn reached_from_here(pid: u32, socket: PathBuf) -> Result<(Option<OwnedFd>, PathBuf)> {
+    let (Some(parent), Some(name)) = (socket.parent(), socket.file_name()) else {
+        bail!("{} names no socket", socket.display())
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty())
+        .with_context(|| format!("process {pid} may not be looked into"))?;
+    match rustix::fs::openat2(&root, parent, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+        Ok(folder) => {
+            let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+            Ok((Some(folder), path))
+        }
+        // Before Linux 5.6, or under a filter of before.
+        Err(Errno::NOSYS | Errno::PERM) => Ok((None, socket)),
+        Err(error) => {
+            Err(error).with_context(|| format!("the job's folder {} cannot be opened", parent.display()))
+        }
+    }
 }
 
 /// Once the program runs, and not before it is executed: an execution would open the process to its user's debuggers, who would
