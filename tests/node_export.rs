@@ -93,10 +93,10 @@ fn jobs_and_decisions_reach_a_receiver_that_comes_late() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{address}");
     let mut export = sandbox.stallscope(&["node", "export", "--otlp", &url, "--every", "1s"]);
-    let said = File::create(sandbox.path("export.err")).unwrap();
-    let mut export = Killed(export.stdout(Stdio::null()).stderr(said).spawn().unwrap());
-    let said = || std::fs::read_to_string(sandbox.path("export.err")).unwrap();
-    wait_until("it says that the receiver is not there", || said().contains("cannot be reached"));
+    let printed = File::create(sandbox.path("export.err")).unwrap();
+    let mut export = Killed(export.stdout(Stdio::null()).stderr(printed).spawn().unwrap());
+    let printed = || std::fs::read_to_string(sandbox.path("export.err")).unwrap();
+    wait_until("it says that the receiver is not there", || printed().contains("cannot be reached"));
 
     let words = ["run", "--no-kernel", "--name", "plain", "--", PYTHON, "-c", IDLE];
     let mut run = sandbox.stallscope_as_nobody(&words);
@@ -112,7 +112,7 @@ fn jobs_and_decisions_reach_a_receiver_that_comes_late() {
     wait_until("more is pushed", || received.lock().unwrap().len() > pushed + 1);
     assert_eq!(begins(), 1, "a line arrives once");
     assert!(export.0.try_wait().unwrap().is_none());
-    let lines: Vec<String> = said().lines().map(str::to_owned).collect();
+    let lines: Vec<String> = printed().lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].contains("takes what it is sent again"), "{lines:?}");
 
