@@ -236,10 +236,10 @@ fn a_loader_that_takes_the_trainers_cpu_is_not_called_free() {
 fn what_is_expected_of_one_of_several_loaders_says_so() {
     let of_loader = |kind, loader, gain| Expected { loader, ..expected(kind, 2, 4, gain) };
     let judged = [of_loader(RemedyKind::MoreWorkers, 0, 0.1), of_loader(RemedyKind::MoreWorkers, 1, 0.3)];
-    let said = sentences(&reads(), &judged);
-    assert!(said[0].starts_with("Raise num_workers from 2 to 4 (of loader 1 alone): +30%"), "{said:?}");
-    let said = sentences(&reads(), &judged[..1]);
-    assert!(said.iter().any(|one| one.starts_with("Raise num_workers from 2 to 4: +10%")), "{said:?}");
+    let named = sentences(&reads(), &judged);
+    assert!(named[0].starts_with("Raise num_workers from 2 to 4 (of loader 1 alone): +30%"), "{named:?}");
+    let named = sentences(&reads(), &judged[..1]);
+    assert!(named.iter().any(|one| one.starts_with("Raise num_workers from 2 to 4: +10%")), "{named:?}");
 }
 
 /// In a trial others had 18% of the only CPU; without them the job was 40% faster.
