@@ -76,25 +76,29 @@ pub struct Written {
 pub fn export_node(endpoint: &Endpoint, every: Duration, written: Written, say: impl Fn(&str)) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut exporter = Exporter { log: NodeLog::default(), has_begun: false, waiting: Vec::new() };
+    let mut exporter =
+        Exporter { log: NodeLog::default(), has_begun: false, waiting: Vec::new(), refused: 0 };
     let (mut service, mut receiver) = (Trouble::default(), Trouble::default());
     loop {
         let send =
             |path: &str, document: String| runtime.block_on(send(endpoint, path, document, ANSWER_WITHIN));
-        match exporter.turn(&host, written, send) {
-            Ok(()) => {
-                service.over("the node's service answers again", &say);
-                receiver.over("the receiver takes what it is sent again", &say);
-            }
+        let turn = exporter.turn(&host, written, send);
+        if !matches!(turn, Err(Failed::Service(_))) {
+            service.over("the node's service answers again", &say);
+        }
+        match turn {
+            Ok(()) => receiver.over("the receiver takes what it is sent again", &say),
             Err(Failed::Service(why)) => service.begun(&why, &say),
             Err(Failed::Later(why)) => receiver.begun(&format!("{endpoint}: {why}; it is tried again"), &say),
-            Err(Failed::Refused(why, lines)) => {
-                let lost = if lines > 0 {
-                    format!("; {lines} lines of the audit are lost to it")
-                } else {
-                    String::new()
-                };
-                receiver.begun(&format!("{endpoint} refuses what it is sent: {why}{lost}"), &say);
+            Err(Failed::Refused(why)) => {
+                receiver.begun(&format!("{endpoint} refuses what it is sent: {why}"), &say)
+            }
+        }
+        // Each time, as each are others.
+        match std::mem::take(&mut exporter.refused) {
+            0 => {}
+            lines => {
+                say(&format!("{endpoint} has refused {lines} lines of the audit, which are not sent again"))
             }
         }
         std::thread::sleep(every);
@@ -127,13 +131,13 @@ impl Trouble {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum Failed {
     Service(String),
     /// What was sent may be sent again.
     Later(String),
-    /// It would be refused again; so many lines of the audit were in it.
-    Refused(String, usize),
+    /// It would be refused again.
+    Refused(String),
 }
 
 #[derive(Debug)]
@@ -143,6 +147,8 @@ struct Exporter {
     has_begun: bool,
     /// Lines that have not arrived yet.
     waiting: Vec<NodeEvent>,
+    /// How many lines the receiver has refused since that was last reported.
+    refused: usize,
 }
 
 impl Exporter {
@@ -150,57 +156,51 @@ impl Exporter {
         &mut self,
         host: &str,
         written: Written,
-        send: impl Fn(&str, String) -> Result<(), Unsent>,
+        send: impl Fn(&str, String) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
         let service = |error: anyhow::Error| Failed::Service(format!("{error:#}"));
         while !self.has_begun {
             self.has_begun = self.log.more().map_err(service)?.is_empty();
         }
         let state = node_state().map_err(service)?;
-        let sent = send("/v1/metrics", (written.metrics)(&state, host, host::wall_ns()));
-        sent.map_err(|unsent| unsent.of(0))?;
+        let metrics = send("/v1/metrics", (written.metrics)(&state, host, host::wall_ns()));
+        // One that refuses metrics may take lines.
+        if matches!(metrics, Err(Failed::Later(_))) {
+            return metrics;
+        }
         loop {
             if self.waiting.is_empty() {
                 self.waiting = self.log.more().map_err(service)?;
             }
             if self.waiting.is_empty() {
-                return Ok(());
+                return metrics;
             }
             let sent = send("/v1/logs", (written.logs)(&self.waiting, host, host::wall_ns()));
-            let lines = self.waiting.len();
-            if !matches!(sent, Err(Unsent::Later(_))) {
-                self.waiting.clear();
-            }
-            sent.map_err(|unsent| unsent.of(lines))?;
+            self.refused += self.after(&sent);
+            sent?;
         }
+    }
+
+    /// What waits has arrived, or is to be sent again, or was refused: how many lines that are.
+    fn after(&mut self, sent: &Result<(), Failed>) -> usize {
+        let lines = self.waiting.len();
+        if !matches!(sent, Err(Failed::Later(_))) {
+            self.waiting.clear();
+        }
+        if matches!(sent, Err(Failed::Refused(_))) { lines } else { 0 }
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Unsent {
-    Later(String),
-    Refused(String),
-}
-
-impl Unsent {
-    fn of(self, lines: usize) -> Failed {
-        match self {
-            Unsent::Later(why) => Failed::Later(why),
-            Unsent::Refused(why) => Failed::Refused(why, lines),
-        }
-    }
-}
-
-async fn send(endpoint: &Endpoint, path: &str, document: String, within: Duration) -> Result<(), Unsent> {
+async fn send(endpoint: &Endpoint, path: &str, document: String, within: Duration) -> Result<(), Failed> {
     match timeout(within, post(endpoint, path, document)).await {
-        Err(_) => Err(Unsent::Later(format!("no answer within {} s", within.as_secs()))),
-        Ok(Err(error)) => Err(Unsent::Later(format!("{error:#}"))),
+        Err(_) => Err(Failed::Later(format!("no answer within {} s", within.as_secs()))),
+        Ok(Err(error)) => Err(Failed::Later(format!("{error:#}"))),
         Ok(Ok(status)) if status.is_success() => Ok(()),
         // The answers after which OTLP has a request sent again.
         Ok(Ok(status)) if [429, 502, 503, 504].contains(&status.as_u16()) => {
-            Err(Unsent::Later(format!("it answers {status}")))
+            Err(Failed::Later(format!("it answers {status}")))
         }
-        Ok(Ok(status)) => Err(Unsent::Refused(format!("it answers {status}"))),
+        Ok(Ok(status)) => Err(Failed::Refused(format!("it answers {status}"))),
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// What the receiver got, and what became of it.
-    fn sent_to(answer: &'static str, within: Duration) -> (String, Result<(), Unsent>) {
+    fn sent_to(answer: &'static str, within: Duration) -> (String, Result<(), Failed>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint: Endpoint = format!("http://{}/otlp", listener.local_addr().unwrap()).parse().unwrap();
         let receiver = std::thread::spawn(move || {
@@ -284,13 +284,13 @@ mod tests {
             assert!(head.contains(line), "{got}");
         }
         let (_, sent) = sent_to("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n", long);
-        assert!(matches!(sent, Err(Unsent::Later(_))), "{sent:?}");
+        assert!(matches!(sent, Err(Failed::Later(_))), "{sent:?}");
         let (_, sent) = sent_to("HTTP/1.1 400 No\r\ncontent-length: 0\r\n\r\n", long);
-        assert!(matches!(sent, Err(Unsent::Refused(_))), "{sent:?}");
+        assert!(matches!(sent, Err(Failed::Refused(_))), "{sent:?}");
         let (_, sent) = sent_to("nonsense\r\n\r\n", long);
-        assert!(matches!(sent, Err(Unsent::Later(_))), "{sent:?}");
+        assert!(matches!(sent, Err(Failed::Later(_))), "{sent:?}");
         let (_, sent) = sent_to("", Duration::from_millis(200));
-        assert!(matches!(&sent, Err(Unsent::Later(why)) if why.contains("no answer")), "{sent:?}");
+        assert!(matches!(&sent, Err(Failed::Later(why)) if why.contains("no answer")), "{sent:?}");
     }
 
     #[test]
@@ -299,7 +299,19 @@ mod tests {
         let endpoint: Endpoint = format!("http://{closed}").parse().unwrap();
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let sent = runtime.block_on(send(&endpoint, "/v1/metrics", "{}".to_owned(), Duration::from_secs(60)));
-        assert!(matches!(&sent, Err(Unsent::Later(why)) if why.contains("cannot be reached")), "{sent:?}");
+        assert!(matches!(&sent, Err(Failed::Later(why)) if why.contains("cannot be reached")), "{sent:?}");
+    }
+
+    #[test]
+    fn lines_are_kept_until_they_arrive_or_are_refused() {
+        let mut exporter =
+            Exporter { log: NodeLog::default(), has_begun: true, waiting: Vec::new(), refused: 0 };
+        let later = Err(Failed::Later("away".to_owned()));
+        let refused = Err(Failed::Refused("no".to_owned()));
+        for (sent, lost, kept) in [(later, 0, 2), (refused, 2, 0), (Ok(()), 0, 0)] {
+            exporter.waiting = vec![NodeEvent::default(); 2];
+            assert_eq!((exporter.after(&sent), exporter.waiting.len()), (lost, kept), "{sent:?}");
+        }
     }
 
     #[test]

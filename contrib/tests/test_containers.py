@@ -73,10 +73,10 @@ class Node:
     def job(self, own_pids=True, own_users=None, **environment):
         """A container for jobs: this Python, this program, and of the node the folder of the collector's sockets."""
         root, owner = self.folder / "job", USER + (own_users or 0)
-        for name in ("tmp", "work", "usr"):
+        for name in ("tmp", "scratch", "usr"):
             (root / name).mkdir(parents=True)
         (root / "tmp").chmod(0o1777)
-        os.chown(root / "work", owner, owner)
+        os.chown(root / "scratch", owner, owner)
         mounts = [("/usr", "/usr", False)]
         for name in ("bin", "sbin", "lib", "lib64"):
             if Path("/", name).is_symlink():
@@ -88,9 +88,9 @@ class Node:
                 mounts.append((os.path.realpath(prefix), prefix, False))
         mounts += [(PACKAGE, "/package", False), (ROOT / "tests/jobs", "/jobs", False), (self.files / "usr/bin", "/image", False)]
         mounts.append((self.folder / "run/stallscope", "/run/stallscope", False))
-        environment = {"HOME": "/work", "USER": "trainer", "PYTHONDONTWRITEBYTECODE": "1", "STALLSCOPE_PYTHON": "/package", **environment}
+        environment = {"HOME": "/scratch", "USER": "trainer", "PYTHONDONTWRITEBYTECODE": "1", "STALLSCOPE_PYTHON": "/package", **environment}
         group = self.groups(JOBS.format("b" * 64))
-        return Container(root, mounts, own_pids, own_users, USER, groups=[group], environment=environment, folder="/work")
+        return Container(root, mounts, own_pids, own_users, USER, groups=[group], environment=environment, folder="/scratch")
 
     def report(self, recording):
         printed = subprocess.run([self.files / "usr/bin/stallscope", "report", recording, "--format", "json"], capture_output=True, text=True)
@@ -121,28 +121,28 @@ def test_a_job_with_process_numbers_of_its_own_is_found_measured_and_recorded(no
         assert recording.stat().st_uid == USER and recording.stat().st_mode & 0o777 == 0o600
         report = until("its steps are seen", lambda: (report := node.report(recording)) and steps(report) > 20 and report)
         assert (report["kernel"], report["shim"]) == ("on", "off")
-        (node.folder / "job/work/stop").touch()
+        (node.folder / "job/scratch/stop").touch()
         assert job.wait() == 0
     until("it is forgotten", lambda: not node.jobs())
 
 
 def test_a_job_of_run_with_the_nodes_process_numbers_has_shim_and_kernel(node):
-    words = ["/image/stallscope", "run", "--name", "train", "-o", "/work/train.stall", "--", sys.executable, "/jobs/sums.py", "--epochs", "6"]
+    words = ["/image/stallscope", "run", "--name", "train", "-o", "/scratch/train.stall", "--", sys.executable, "/jobs/sums.py", "--epochs", "6"]
     output = open(node.folder / "job.printed", "wb")
     with node.job(own_pids=False, own_users=200_000).start(*words, stdout=output, stderr=output) as job:
         assert job.wait() == 0, (node.folder / "job.printed").read_text()
-    report = node.report(node.folder / "job/work/train.stall")
+    report = node.report(node.folder / "job/scratch/train.stall")
     assert (report["kernel"], report["shim"], steps(report) > 80) == ("on", "on", True)
 
 
 def test_run_with_process_numbers_of_its_own_says_what_is_missing_and_measures_without_it(node):
-    words = ["/image/stallscope", "run", "-o", "/work/plain.stall", "--", sys.executable, "-c", "print('it runs')"]
+    words = ["/image/stallscope", "run", "-o", "/scratch/plain.stall", "--", sys.executable, "-c", "print('it runs')"]
     output = open(node.folder / "job.printed", "wb")
     with node.job().start(*words, stdout=output, stderr=output) as job:
         assert job.wait() == 0
     printed = (node.folder / "job.printed").read_text()
     assert "it runs" in printed and "kernel: missing" in printed
-    assert "pid namespace of its own" in node.report(node.folder / "job/work/plain.stall")["kernel"]["missing"]
+    assert "pid namespace of its own" in node.report(node.folder / "job/scratch/plain.stall")["kernel"]["missing"]
 
 
 def test_a_job_of_run_in_another_container_is_tuned_where_the_policy_says_so(folder, files_of_image, groups):
@@ -151,7 +151,7 @@ def test_a_job_of_run_in_another_container_is_tuned_where_the_policy_says_so(fol
     words = ["/image/stallscope", "run", "--no-kernel", "--name", "idle", "--", "/usr/bin/python3", "-c", IDLE]
     with Node(folder, files_of_image, groups, policy=policy) as node, node.serves().job(own_pids=False).start(*words) as job:
         until("it is tuned", lambda: [(one["name"], one["place"], one["state"]) for one in node.jobs()] == [("idle", IN, "tuned")])
-        (folder / "job/work/stop").touch()
+        (folder / "job/scratch/stop").touch()
         assert job.wait() == 0
 
 

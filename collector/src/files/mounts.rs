@@ -1,4 +1,4 @@
-//! The XXXs that processes see, by number: `/proc/PID/mountinfo`.
+//! The mounts that processes see, by number: `/proc/PID/mountinfo`.
 //!
 //! A mount's number says which of several mounts of one file system was used (bind mounts, btrfs subvolumes); no
 //! two mounts have the same at a time, whatever mount namespace they are in. Where it is not to be found, the
