@@ -53,6 +53,10 @@ if [ ${#failed[@]} -gt 0 ]; then
     grep -hE "^ *($rust_failed) " "$logs/rust.txt" | sort -u
     grep -hE -A 2 "^ *thread '.*panicked at" "$logs/rust.txt" | cut -c1-400 | tail -n 40
     grep -hE '^(FAILED|ERROR) ' "$logs"/*.txt | cut -c1-400
+    # Neither names what failed in a line of its own.
+    for name in loom fuzz; do
+        [[ " ${failed[*]} " != *" $name "* ]] || tail -n 60 "$logs/$name.txt" | cut -c1-400
+    done
 fi
 printf '\n%s tests passed, %s skipped' "$passed" "$skipped"
 if [ ${#failed[@]} -gt 0 ]; then
