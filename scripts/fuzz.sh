@@ -24,9 +24,18 @@ printf '| target | executions | executions/s | coverage, edges | inputs kept |\n
 for target in "${targets[@]}"; do
     corpus=target/fuzz-corpus/$target log=target/fuzz-corpus/$target.txt
     mkdir -p "$corpus" "fuzz/found/$target" "target/fuzz-seeds/$target"
-    "target/fuzz/$triple/release/$target" "$corpus" "target/fuzz-seeds/$target" "fuzz/found/$target" \
-        -artifact_prefix="fuzz/found/$target/" -seed=1 -max_total_time="$seconds" -timeout=5 -rss_limit_mb=256 -max_len=262144 \
-        -print_final_stats=1 >"$log" 2>&1 </dev/null || failed+=("$target")
+    fuzz() { "target/fuzz/$triple/release/$target" -timeout=5 -rss_limit_mb=256 "$@" </dev/null 2>&1; }
+    if ! fuzz "$corpus" "target/fuzz-seeds/$target" "fuzz/found/$target" -artifact_prefix="fuzz/found/$target/" -seed=1 \
+        -max_total_time="$seconds" -max_len=262144 -print_final_stats=1 >"$log"; then
+        # The 5 s are by the clock, which goes on while the whole machine stands still; then the input takes less by itself.
+        slow=$(grep -oE "fuzz/found/$target/timeout-[0-9a-f]+" "$log" | tail -1) || true
+        if [ -n "$slow" ] && fuzz "$slow" >>"$log"; then
+            echo "fuzz: $target: the machine stood still; $(basename "$slow") takes less than 5 s by itself" >&2
+            rm "$slow"
+        else
+            failed+=("$target")
+        fi
+    fi
     stat() { sed -n "s/^stat::$1: *//p" "$log"; }
     edges=$(grep -oE 'cov: [0-9]+' "$log" | tail -1 | grep -oE '[0-9]+' || true)
     printf '| %s | %s | %s | %s | %s |\n' "$target" "$(stat number_of_executed_units)" "$(stat average_exec_per_sec)" "$edges" "$(find "$corpus" -type f | wc -l)"
