@@ -110,6 +110,15 @@ class Thread:
                 on_ns += cpu_between(before, after, from_ns, to_ns)
         return without_ns, on_ns
 
+    def asked(self, start_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """When, in the window, the thread waited for descriptors."""
+        first, last = bisect_right(self.times, start_ns), bisect_right(self.times, end_ns)
+        pieces = pairwise(self.marks[max(0, first - 1) : last + 1])
+        asked = [
+            (max(before.time_ns, start_ns), min(after.time_ns, end_ns)) for before, after in pieces if after.did == Did.HANDED
+        ]
+        return [(from_ns, to_ns) for from_ns, to_ns in asked if from_ns < to_ns]
+
 
 def delay_between(before: Mark, after: Mark, start_ns: int, end_ns: int) -> int:
     """How much of the piece's run delay falls into [start, end], which lies within the piece."""
@@ -207,8 +216,8 @@ class Account:
 
     def starved_on_its_way(self, trainer: tuple, token: int, ready_ns: int, exit_ns: int) -> int:
         """How long a ready batch did not move because the thread that had to move it got no CPU: first its worker's feeder,
-        then the reader of the message, whom the worker's resource sharer serves; and while these wait for the worker's
-        interpreter lock, its main thread."""
+        then the reader of the message, and the worker's resource sharer for as long as the reader sleeps for a descriptor;
+        and while feeder or sharer wait for the worker's interpreter lock, its main thread."""
         producer = self.ready[token][0]
         if producer == trainer:
             return self.threads[trainer].without_cpu_and_on_cpu(ready_ns, exit_ns)[0]
@@ -217,21 +226,23 @@ class Account:
         feeder, sent_ns = self.sent[token]
         sent_ns = min(max(sent_ns, ready_ns), exit_ns)
         sharers = [key for key in self.sharers if key[0] == producer[0]]
-        readers = {self.arrived[token], trainer}
-        return self.starved(ready_ns, sent_ns, [feeder], producer) + self.starved(
-            sent_ns, exit_ns, [*readers, *sharers], producer
-        )
+        starved_ns = self.starved(ready_ns, sent_ns, sent_ns - ready_ns, [feeder], producer)
+        for reader in {self.arrived[token], trainer}:
+            starved_ns += self.threads[reader].without_cpu_and_on_cpu(sent_ns, exit_ns)[0]
+            for from_ns, to_ns in self.threads[reader].asked(sent_ns, exit_ns):
+                asleep_ns = to_ns - from_ns - sum(self.threads[reader].without_cpu_and_on_cpu(from_ns, to_ns))
+                starved_ns += self.starved(from_ns, to_ns, asleep_ns, sharers, producer)
+        return min(starved_ns, exit_ns - ready_ns)
 
-    def starved(self, start_ns: int, end_ns: int, acting: list, holder: tuple) -> int:
-        """Run delay of the threads that act one after the other in the window; while none of them ran or wanted to, that
-        of the thread that holds the lock. It gives the lock back while it prepares, so that others wait long for it
-        only where it lost its CPU with the lock in hand."""
-        length_ns = end_ns - start_ns
-        if length_ns <= 0:
+    def starved(self, start_ns: int, end_ns: int, awaited_ns: int, acting: list, holder: tuple) -> int:
+        """Run delay of the threads that act in the window, for which somebody waited `awaited_ns` of it; while none of them
+        ran or wanted to, that of the thread that holds the lock. It gives the lock back while it prepares, so that others
+        wait long for it only where it lost its CPU with the lock in hand."""
+        if start_ns >= end_ns or awaited_ns <= 0:
             return 0
         times = [self.threads[key].without_cpu_and_on_cpu(start_ns, end_ns) for key in acting]
-        without_ns = min(length_ns, sum(without for without, _ in times))
-        locked_ns = max(0, length_ns - without_ns - sum(on for _, on in times))
+        without_ns = min(awaited_ns, sum(without for without, _ in times))
+        locked_ns = max(0, awaited_ns - without_ns - sum(on for _, on in times))
         holders_ns, _ = self.threads[holder].without_cpu_and_on_cpu(start_ns, end_ns)
         return without_ns + min(locked_ns, holders_ns)
 

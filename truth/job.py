@@ -18,7 +18,7 @@ import torch
 from checkpoints import Checkpoints
 from device import fake, gpu
 from log import Did, Phase, log, stopped
-from passage import between, share_descriptors
+from passage import ask_for_descriptors, between, share_descriptors
 from torch.utils.data import DataLoader, Dataset
 from work import Helper, Trainer, burn, burn_on, burn_silently
 
@@ -314,6 +314,7 @@ def main():
         options.net_ms *= 4
     if options.pin:
         emulate_pinning()
+    ask_for_descriptors()
     if options.busy_thread:
         threading.Thread(target=burn_on, daemon=True).start()
     if options.trainer_cpu >= 0:

@@ -61,6 +61,9 @@ class Did(IntEnum):
     SAVED = 23
     # The trainer slept until the thread `value` of its process was done with a part of the step.
     HELPED = 24
+    # Who reads a batch is about to ask a worker's resource sharer for a descriptor, and has it.
+    ASKING = 25
+    HANDED = 26
 
 
 class Phase(IntEnum):

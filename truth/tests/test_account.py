@@ -68,9 +68,16 @@ def test_a_batch_that_was_ready_costs_only_its_way():
 
 
 def on_its_way(feeder, trainer_delays, sharer, worker_delay=0):
-    """A batch that is ready at 310, when it is awaited, and is sent at 400; the causes until it is there at 500."""
+    """A batch that is ready at 310, when it is awaited, and is sent at 400; its descriptor is asked for from 452 to 485. The
+    causes until it is there at 500."""
     arrived, received = trainer_delays
-    trainer = [*TWO_STEPS[:5], (450, 10 + arrived, Did.ARRIVED, 2), (490, 10 + arrived + received, Did.RECEIVED, 2)]
+    trainer = [
+        *TWO_STEPS[:5],
+        (450, 10 + arrived, Did.ARRIVED, 2),
+        (452, 10 + arrived, Did.ASKING),
+        (485, 10 + arrived + received, Did.HANDED),
+        (490, 10 + arrived + received, Did.RECEIVED, 2),
+    ]
     worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (310, 0, Did.READY, 2), (510, worker_delay, Did.PREP)]
     threads = {
         (20, 21): [Mark(0, 0, 0, Did.BEGIN, 0), *feeder],
@@ -91,9 +98,16 @@ def test_who_carries_a_batch_without_a_cpu_starves_the_trainer():
 def test_who_waits_for_the_lock_of_a_thread_without_a_cpu_is_starved_too():
     feeder = [Mark(380, 0, 2, Did.TAKEN, 0, 0), Mark(400, 0, 2, Did.SENT, 0, 20)]
     # Of 90 up to its sending the feeder ran for 20 and waited for 70; the worker's main thread had no CPU for 45 of them,
-    # and for 50 of the 100 after it.
+    # and for 16 of the 33 in which a descriptor was waited for.
     got = on_its_way(feeder, (0, 0), [Mark(600, 0, 0, Did.SERVED, 0, 0)], worker_delay=100)
-    assert got == {"starved": 45 + 50, "transfer": 95}
+    assert got == {"starved": 45 + 16, "transfer": 129}
+
+
+def test_a_sharer_without_a_cpu_holds_up_nobody_who_does_not_sleep_for_it():
+    feeder = [Mark(380, 0, 2, Did.TAKEN, 0, 10), Mark(400, 0, 2, Did.SENT, 0, 30)]
+    # It has handed over its descriptor at 485, and loses its CPU before it is done with the call.
+    sharer = [Mark(470, 0, 0, Did.SERVING, 0), Mark(485, 0, 0, Did.SERVED, 0), Mark(500, 12, 0, Did.SERVING, 0)]
+    assert on_its_way(feeder, (0, 0), sharer) == {"transfer": 190}
 
 
 def test_any_window_adds_up():
