@@ -43,7 +43,7 @@ def share_descriptors():
 
 
 def ask_for_descriptors():
-    """Lets whoever reads batches in this process write down how long it waits for each descriptor."""
+    """Lets the threads of this process that read batches write down how long each waits for a descriptor."""
     detach = resource_sharer.DupFd.detach
 
     def ask(handle) -> int:
