@@ -4,7 +4,7 @@
 use super::{Written, push, shown};
 use crate::node_service::Way;
 use crate::policy::{Export, Policy};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::convert::Infallible;
