@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
+.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-cores bench-node-scale bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -47,6 +47,8 @@ help:
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
 	@echo 'make bench-knobs     what each knob of the controller is worth to the job of `make demo ACT=1`'
 	@echo 'make bench-node      four jobs that nobody starts with `run`, with a service and without (root)'
+	@echo 'make bench-node-cores  whether a lower priority of added workers spares the jobs beside them (root)'
+	@echo 'make bench-node-scale  the service beside 1,000 jobs, and two hours (SECONDS=7200) in which one ends and one begins each second (root)'
 	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
 	@echo 'make bench-whatif    what what-if predicts beside runs really made (root)'
 
@@ -167,6 +169,16 @@ bench-node:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/node.py $(ARGS)
+
+bench-node-cores:
+	@scripts/setup.sh demo
+	@$(VENV_PYTHON) bench/node_cores.py $(ARGS)
+
+# Two hours of churn, or SECONDS of it.
+bench-node-scale:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/node_scale.py --seconds $(or $(SECONDS),7200) $(ARGS)
 
 bench-cache:
 	@scripts/setup.sh bench

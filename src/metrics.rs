@@ -1,7 +1,9 @@
 //! Where `--metrics` serves, and to whom.
 
+pub(crate) use stallscope_collector::metrics_address as address;
+
 use stallscope_collector::{Metrics, Token};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// What `--metrics` and `--metrics-token` ask for. `render`: figures as OpenMetrics.
@@ -12,39 +14,4 @@ pub(crate) fn served<T>(
 ) -> anyhow::Result<Option<Metrics<T>>> {
     let token = token.map(Token::in_file).transpose()?;
     Ok(address.map(|address| Metrics { address, render, token }))
-}
-
-/// A port, which means this machine alone, or an address in full.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text);
-    match port.parse::<u16>() {
-        Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
-        Err(_) => text.parse().map_err(|_| {
-            "say a port (9400, for this machine alone) or an address with its port (0.0.0.0:9400, for everybody)"
-                .into()
-        }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::address;
-
-    #[test]
-    fn a_port_alone_is_for_this_machine() {
-        for (text, address_meant) in [
-            ("9400", "127.0.0.1:9400"),
-            (":9400", "127.0.0.1:9400"),
-            ("localhost:9400", "127.0.0.1:9400"),
-            ("0", "127.0.0.1:0"),
-            ("10.0.0.7:9400", "10.0.0.7:9400"),
-            ("0.0.0.0:9400", "0.0.0.0:9400"),
-            ("[::1]:9400", "[::1]:9400"),
-        ] {
-            assert_eq!(address(text).map(|address| address.to_string()), Ok(address_meant.into()), "{text}");
-        }
-        for wrong in ["", ":", "70000", "-1", "10.0.0.7", "node7:9400", "::1", "9400/metrics"] {
-            assert!(address(wrong).is_err(), "{wrong}");
-        }
-    }
 }

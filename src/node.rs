@@ -1,15 +1,17 @@
 //! The node's policy at work: what it does with the jobs that run here, and its processes.
 
 use crate::audit::unbroken_where_piped;
+use crate::metrics;
 use crate::terminal::{self, Colour};
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use stallscope_collector::{
-    CollectOptions, Endpoint, NodeLog, NodeOptions, Recordings, SessionOptions, Written, export_node,
-    node_state, pause_node, resume_node, serve_node,
+    Asked, CollectOptions, Endpoint, Export, NodeLog, NodeOptions, Recordings, SessionOptions, Written,
+    export_as_configured, export_node, node_state, pause_node, resume_node, serve_node,
 };
-use stallscope_reports::{Style, clean_json, node, otlp};
+use stallscope_reports::{Style, clean_json, node, openmetrics, otlp};
 use stallscope_store::Retention;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,17 +61,30 @@ enum NodeVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Push the jobs and the audit to a receiver of OpenTelemetry, as metrics and events, until it is ended
+    /// Push the jobs and the audit to a receiver of OpenTelemetry, and show the jobs to Prometheus, until it is ended
     ///
-    /// Root pushes all jobs, others their own. Lines of the audit are pushed from now on, each once; those of a time in which the
+    /// Root exports all jobs, others their own. Lines of the audit are pushed from now on, each once; those of a time in which the
     /// receiver is away come later, and its metrics are lost.
+    #[command(group = ArgGroup::new("what").args(["otlp", "prometheus", "config"]).required(true).multiple(true))]
     Export {
-        /// The receiver, by OTLP over HTTP, as that of an OpenTelemetry collector on this machine: http://HOST[:PORT]
+        /// Push to this receiver by OTLP over HTTP, as that of an OpenTelemetry collector on this machine: http://HOST[:PORT]
         #[arg(long, value_name = "URL")]
-        otlp: Endpoint,
+        otlp: Option<Endpoint>,
         /// Time between two pushes
         #[arg(long, value_name = "TIME", default_value = "15s", value_parser = stallscope_units::parse_duration)]
         every: Duration,
+        /// Serve the jobs as Prometheus metrics at http://ADDR/metrics: 9402 listens on localhost, 0.0.0.0:9402 on all interfaces
+        #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+        prometheus: Option<SocketAddr>,
+        /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
+        #[arg(long, value_name = "FILE", requires = "prometheus")]
+        prometheus_token: Option<PathBuf>,
+        /// Do what this policy of the node has in [export]. SIGHUP reads it again
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["otlp", "prometheus"])]
+        config: Option<PathBuf>,
+        /// Started by the node's service, which is asked by stdin
+        #[arg(long, hide = true, conflicts_with = "config")]
+        by_stdin: bool,
     },
 }
 
@@ -82,9 +97,14 @@ pub(crate) fn main(verb: &Node, colour: Colour) -> Result<ExitCode> {
             unbroken_where_piped(&mut style);
             print_log(*json, &style)?;
         }
-        Some(NodeVerb::Export { otlp, every }) => {
-            ensure!(*every >= Duration::from_secs(1), "--every is at least 1s");
-            export_node(otlp, *every, WRITTEN, terminal::say)?;
+        Some(NodeVerb::Export { config: Some(config), every, .. }) => {
+            export_as_configured(config, at_least_a_second(*every)?, WRITTEN, terminal::say)?;
+        }
+        Some(NodeVerb::Export { otlp, every, prometheus, prometheus_token, by_stdin, .. }) => {
+            let (prometheus_token, otlp) = (prometheus_token.clone(), otlp.clone());
+            let export = Export { prometheus: *prometheus, prometheus_token, otlp };
+            let asked = if *by_stdin { Asked::ByStdin } else { Asked::AsCaller };
+            export_node(&export, at_least_a_second(*every)?, WRITTEN, asked, terminal::say)?;
         }
         None => {
             let state = node_state()?;
@@ -95,7 +115,13 @@ pub(crate) fn main(verb: &Node, colour: Colour) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-const WRITTEN: Written = Written { metrics: otlp::metrics, logs: otlp::logs };
+const WRITTEN: Written =
+    Written { metrics: otlp::metrics, logs: otlp::logs, figures: openmetrics::render_jobs };
+
+fn at_least_a_second(every: Duration) -> Result<Duration> {
+    ensure!(every >= Duration::from_secs(1), "--every is at least 1s");
+    Ok(every)
+}
 
 fn print_log(json: bool, style: &Style) -> Result<()> {
     let mut log = NodeLog::default();
@@ -136,6 +162,9 @@ pub(crate) struct Service {
     /// Folder for the node's audit and its pauses, of root's alone
     #[arg(long, value_name = "DIR", default_value = STATE)]
     state: PathBuf,
+    /// Leave what the policy has in [export] to `stallscope node export --config`, where this has no network
+    #[arg(long)]
+    no_export: bool,
     /// Started by `collect`: ends with stdin
     #[arg(long, hide = true)]
     beside_collect: bool,
@@ -148,6 +177,7 @@ pub(crate) fn service(verb: &Service) -> Result<ExitCode> {
         user: verb.user.as_deref(),
         state: &verb.state,
         ends_with_stdin: verb.beside_collect,
+        exports: !verb.no_export,
     };
     serve_node(options, terminal::say)?;
     Ok(ExitCode::SUCCESS)

@@ -128,8 +128,8 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
 }
 
 #[test]
-fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
-    if !privileged("what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on") {
+fn what_is_proven_stays_when_session_launcher_or_service_die_and_a_successor_goes_on() {
+    if !privileged("what_is_proven_stays_when_session_launcher_or_service_die_and_a_successor_goes_on") {
         return;
     }
     let sandbox = Sandbox::new("survives");
@@ -155,6 +155,13 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     let kept = log.iter().find(|line| line["act"] == "keep" && line["knob"] == "workers").unwrap();
     assert_eq!((&kept["job"], &kept["user"]), (&"slow".into(), &"nobody".into()));
     assert!(kept["measured"]["value"].as_f64() > Some(0.0) && kept["predicted"].is_object(), "{kept}");
+    // Its session alone is killed, and another goes on.
+    let killed = sessions(launcher.0.id())[0];
+    signal(killed, "KILL");
+    wait_until("the session has ended", || !sessions(launcher.0.id()).contains(&killed));
+    assert!(workers().is_some_and(|(now, own)| now > own), "{:?}", workers());
+    wait_until("another has begun", || !sessions(launcher.0.id()).is_empty() && is_tuned(&sandbox, "slow"));
+    assert!(workers().is_some_and(|(now, own)| now > own), "{:?}", workers());
     // All that is left of it ends: first by the launcher's death, then by that of the part that hears users.
     let ended = |audit: &[Value]| {
         audit.iter().filter(|line| line["why"].as_str().unwrap().contains("stopped")).count()

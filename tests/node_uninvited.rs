@@ -70,7 +70,7 @@ fn four_jobs_that_nobody_started_with_run_are_tuned_and_compute_what_they_would_
     let mut collectors = started(launcher.0.id(), "node-collect");
     collectors.retain(is_of_one);
     assert_eq!(collectors.len(), 4);
-    for pid in collectors {
+    for pid in &collectors {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         for field in [
             "Uid:\t65534\t65534\t65534\t65534",
@@ -88,6 +88,17 @@ fn four_jobs_that_nobody_started_with_run_are_tuned_and_compute_what_they_would_
         assert!(std::fs::read(format!("/proc/{pid}/environ")).unwrap().is_empty());
     }
     wait_until("something is tried", || node_log(&sandbox).iter().any(|line| line["act"] == "request"));
+
+    // One job's collector is killed, and the job gets another.
+    signal(collectors[0], "KILL");
+    wait_until("its job has another", || {
+        let mut now = started(launcher.0.id(), "node-collect");
+        now.retain(is_of_one);
+        now.len() == 4 && !now.contains(&collectors[0])
+    });
+    for pid in pids {
+        wait_until("each has a session again", || is_tuned(&sandbox, pid));
+    }
 
     // Killed in the middle of it: no job notices, and a successor finds all of them again.
     signal(launcher.0.id(), "KILL");

@@ -1,16 +1,22 @@
-//! What the node's service does and says, pushed to a receiver of OpenTelemetry: OTLP over HTTP.
+//! What the node's service does and says, pushed to a receiver of OpenTelemetry (OTLP over HTTP) and shown to Prometheus.
 //!
 //! Metrics that do not arrive are lost, as the next ones replace them. Lines of the audit are read from the service one page at a
 //! time, and the next page only once the last one has arrived, so that a receiver that is away costs no memory.
 
+mod beginning;
+mod shown;
+
+pub use beginning::{Asked, export_as_configured, export_node};
+
 use crate::host;
-use crate::node_service::{NodeLog, node_state};
+use crate::node_service::{NodeLog, Way};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use stallscope_wire::{NodeEvent, NodeState};
+use std::convert::Infallible;
 use std::str::FromStr;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -21,6 +27,7 @@ use tokio::time::timeout;
 const PORT: u16 = 4318;
 /// A receiver that takes longer does not answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWERS_AGAIN: &str = "the node's service answers again";
 
 /// A receiver, such as an OpenTelemetry collector: `http://HOST[:PORT][/PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,37 +68,44 @@ impl FromStr for Endpoint {
     }
 }
 
-/// How what is pushed is written: of a machine of this name, at this moment (nanoseconds since 1970).
+/// How what is exported is written: what is pushed of a machine of this name, at this moment (nanoseconds since 1970), and what is
+/// shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     pub metrics: fn(&NodeState, &str, u64) -> String,
     pub logs: fn(&[NodeEvent], &str, u64) -> String,
+    pub figures: fn(&NodeState) -> String,
 }
 
-/// Pushes the node's jobs every `every`, and each line of its audit from now on, as far as the caller may know of them, until the
-/// process ends. Where the service or the receiver does not answer it says so once, and goes on once it does.
-///
-/// # Errors
-/// It can't begin.
-pub fn export_node(endpoint: &Endpoint, every: Duration, written: Written, say: impl Fn(&str)) -> Result<()> {
+/// Pushes the node's jobs every `every`, and each line of its audit, as far as the caller may know of them, until the process ends.
+/// `from_now`: from here on, or all that there is. Where the service or the receiver does not answer it says so once, and goes on
+/// once it does.
+fn push(
+    endpoint: &Endpoint,
+    every: Duration,
+    written: Written,
+    way: &Way,
+    from_now: bool,
+    say: fn(&str),
+) -> Result<Infallible> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut exporter =
-        Exporter { log: NodeLog::default(), has_begun: false, waiting: Vec::new(), refused: 0 };
+        Exporter { log: NodeLog::default(), has_begun: !from_now, waiting: Vec::new(), refused: 0 };
     let (mut service, mut receiver) = (Trouble::default(), Trouble::default());
     loop {
         let send =
             |path: &str, document: String| runtime.block_on(send(endpoint, path, document, ANSWER_WITHIN));
-        let turn = exporter.turn(&host, written, send);
+        let turn = exporter.turn(&host, written, way, send);
         if !matches!(turn, Err(Failed::Service(_))) {
-            service.over("the node's service answers again", &say);
+            service.over(ANSWERS_AGAIN, say);
         }
         match turn {
-            Ok(()) => receiver.over("the receiver takes what it is sent again", &say),
-            Err(Failed::Service(why)) => service.begun(&why, &say),
-            Err(Failed::Later(why)) => receiver.begun(&format!("{endpoint}: {why}; it is tried again"), &say),
+            Ok(()) => receiver.over("the receiver takes what it is sent again", say),
+            Err(Failed::Service(why)) => service.begun(&why, say),
+            Err(Failed::Later(why)) => receiver.begun(&format!("{endpoint}: {why}; it is tried again"), say),
             Err(Failed::Refused(why)) => {
-                receiver.begun(&format!("{endpoint} refuses what it is sent: {why}"), &say)
+                receiver.begun(&format!("{endpoint} refuses what it is sent: {why}"), say)
             }
         }
         // Each time, as each are others.
@@ -118,13 +132,13 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn begun(&mut self, why: &str, say: &impl Fn(&str)) {
+    fn begun(&mut self, why: &str, say: impl Fn(&str)) {
         if !std::mem::replace(&mut self.lasts, true) {
             say(why);
         }
     }
 
-    fn over(&mut self, sentence: &str, say: &impl Fn(&str)) {
+    fn over(&mut self, sentence: &str, say: impl Fn(&str)) {
         if std::mem::take(&mut self.lasts) {
             say(sentence);
         }
@@ -156,13 +170,14 @@ impl Exporter {
         &mut self,
         host: &str,
         written: Written,
+        way: &Way,
         send: impl Fn(&str, String) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
         let service = |error: anyhow::Error| Failed::Service(format!("{error:#}"));
         while !self.has_begun {
-            self.has_begun = self.log.more().map_err(service)?.is_empty();
+            self.has_begun = self.log.more_by(way).map_err(service)?.is_empty();
         }
-        let state = node_state().map_err(service)?;
+        let state = way.state().map_err(service)?;
         let metrics = send("/v1/metrics", (written.metrics)(&state, host, host::wall_ns()));
         // One that refuses metrics may take lines.
         if matches!(metrics, Err(Failed::Later(_))) {
@@ -170,7 +185,7 @@ impl Exporter {
         }
         loop {
             if self.waiting.is_empty() {
-                self.waiting = self.log.more().map_err(service)?;
+                self.waiting = self.log.more_by(way).map_err(service)?;
             }
             if self.waiting.is_empty() {
                 return metrics;

@@ -67,18 +67,18 @@ pub use adviser::advice;
 pub use cached::{CacheSize, Cached, cached};
 pub use child::LaunchError;
 pub use doctor::{Check, doctor};
-pub use exporting::{Endpoint, Written, export_node};
+pub use exporting::{Asked, Endpoint, Written, export_as_configured, export_node};
 pub use host::{has_stack, node_memory_bytes};
 pub use inherited::note_inherited_descriptors;
 pub use kernel_service::{ServeOptions, Serving, serve};
 pub use launching::{CollectEnd, CollectOptions, SessionEnd, SessionOptions, collect, session};
-pub use metrics::{Metrics, Token};
+pub use metrics::{Metrics, Token, metrics_address};
 pub use node_service::{
     NodeLog, NodeOptions, node_state, pause_node, resume_node, serve_node, start_node_service,
 };
 pub use options::{AttachOptions, KernelChoice, PrivateMount, RunOptions, TuneOptions};
 pub use package::python_package;
-pub use policy::{Mode, Policy, Recordings, Unreadable};
+pub use policy::{Export, Mode, Policy, Recordings, Unreadable};
 pub use private_mounts::{READY, open_fuse};
 pub use profiles::profiles;
 #[cfg(fuzzing)]

@@ -1,9 +1,12 @@
 //! Figures for Prometheus over HTTP, from a thread of their own: no client, however slow or hostile, can hold up a
 //! session or cost the node more than a bounded part of a core.
 
+mod address;
 mod clients;
 mod host;
 mod peer;
+
+pub use address::metrics_address;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clients::Clients;
@@ -188,6 +191,11 @@ impl<T: Send + Sync + 'static> Publisher<T> {
 
     pub(crate) fn publish(&self, figures: T) {
         self.latest.send_replace(Some(Arc::new(figures)));
+    }
+
+    /// What was published is no longer so, and nobody knows what is.
+    pub(crate) fn withdraw(&self) {
+        self.latest.send_replace(None);
     }
 }
 

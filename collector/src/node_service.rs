@@ -13,6 +13,7 @@ mod reported;
 mod serving;
 mod shares;
 
+pub(crate) use asking::Way;
 pub use asking::{NodeLog, node_state, pause_node, resume_node};
 
 use crate::confine::{Account, drop_all_capabilities, keep_capabilities};
@@ -48,6 +49,8 @@ pub struct NodeOptions<'a> {
     pub state: &'a Path,
     /// A byte on stdin has the configuration read again, and the end of stdin ends the service.
     pub ends_with_stdin: bool,
+    /// Whether it starts a process that does what the configuration has in `[export]`.
+    pub exports: bool,
 }
 
 /// Serves until SIGTERM, Ctrl-C or, if asked for, the end of stdin. Calls `say` with each sentence for the log. The process must
@@ -56,7 +59,7 @@ pub struct NodeOptions<'a> {
 /// # Errors
 /// The configuration can't be read, we are not root, or the socket can't be bound.
 pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
-    let NodeOptions { config, socket, user, state, ends_with_stdin } = options;
+    let NodeOptions { config, socket, user, state, ends_with_stdin, exports } = options;
     // What our starter has left open (systemd a socket, a shell any file) must not come to the users' sessions.
     // SAFETY: closes descriptors that nothing in this process uses; it has just been started.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
@@ -86,7 +89,8 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
                 }
                 say(&format!("serving this node's policy at {}", socket.display()));
                 let own_uid = account.is_own().then_some(account.uid());
-                let given = Given { listener: bound.listener, launcher: theirs, policy, book, own_uid };
+                let given =
+                    Given { listener: bound.listener, launcher: theirs, policy, book, own_uid, exports };
                 serving::serve(given, &config, say)
             });
             if let Err(error) = &done {

@@ -6,6 +6,7 @@ mod pattern;
 #[cfg(test)]
 mod tests;
 
+use crate::exporting::Endpoint;
 use crate::options::first_cache_of;
 pub use file::Unreadable;
 use pattern::Pattern;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use stallscope_store::Retention;
 use stallscope_units::{duration, memory, percent};
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What may be done to a job. Each allows what those before it do.
@@ -157,6 +159,43 @@ pub struct Policy {
     pub(crate) reserve_bytes: u64,
     /// Of jobs that nobody launched with `run`; `None`: these have none.
     pub(crate) recordings: Option<Recordings>,
+    /// Beside the rules, so that one file has all that a node's service does.
+    pub(crate) export: Export,
+}
+
+/// Where the node's jobs and its audit are exported to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Export {
+    /// Where Prometheus asks for the jobs. Port 0 means any that is free.
+    pub prometheus: Option<SocketAddr>,
+    /// File with the token that it shows; `None`: everybody who can connect is answered.
+    pub prometheus_token: Option<PathBuf>,
+    /// Receiver of the jobs and the audit.
+    pub otlp: Option<Endpoint>,
+}
+
+impl Export {
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.prometheus.is_none() && self.otlp.is_none()
+    }
+
+    /// A line for each.
+    fn in_words(&self) -> String {
+        let mut text = String::new();
+        if let Some(address) = self.prometheus {
+            let token = self.prometheus_token.as_ref();
+            let whom = token.map(|token| format!(", to who shows the token in {}", token.display()));
+            let _ = writeln!(
+                text,
+                "the jobs are shown to Prometheus at http://{address}/metrics{}",
+                whom.unwrap_or_default()
+            );
+        }
+        if let Some(endpoint) = &self.otlp {
+            let _ = writeln!(text, "the jobs and the audit are pushed to {endpoint}, by OTLP");
+        }
+        text
+    }
 }
 
 /// Where recordings go, each user's in a folder of their own there, and how long each user's are kept.
@@ -246,6 +285,6 @@ impl Policy {
         if let Some(recordings) = &self.recordings {
             let _ = writeln!(text, "{}", recordings.in_words());
         }
-        text
+        text + &self.export.in_words()
     }
 }

@@ -9,6 +9,7 @@ use page::{Kind, Page, Part};
 use stallscope_model::{
     EvidenceState, Loss, NodeSummary, Overhead, Phase, PhaseSummary, RankSummary, RunSummary,
 };
+use stallscope_wire::{NodeJob, NodeState};
 use std::io::Write;
 
 /// Writes what [`render`] gives.
@@ -64,6 +65,40 @@ pub fn render_node(node: &NodeSummary) -> String {
     });
     losses(&mut page, "node_losses", &[], &node.losses);
     overhead(&mut page, &[], &node.overhead);
+    page.finish()
+}
+
+/// What the node's service does with each job. Jobs of one user that have one name are added up.
+pub fn render_jobs(state: &NodeState) -> String {
+    let mut page = page_of_this_program();
+    let help = "Whether nothing is changed on the whole node.";
+    page.family(Kind::Gauge, "node_paused", "", help, |paused| {
+        paused.add(&[], state.paused.is_some().into())
+    });
+    let help = "Jobs that the node's policy knows, by what it may do to them.";
+    page.family(Kind::Gauge, "node_jobs", "", help, |jobs| {
+        state.jobs.iter().for_each(|job| jobs.add(&[("mode", &job.mode)], 1));
+    });
+    type Value = fn(&NodeJob) -> u64;
+    let of_jobs: [(&str, &str, &str, Value); 4] = [
+        ("node_job_cache_limit", "bytes", "Most that the job's caches may be raised to.", |job| {
+            job.cache_bytes
+        }),
+        ("node_job_saved", "seconds", "Time that proven changes have saved in the job.", |job| {
+            (job.saved_s.max(0.0) * 1e9) as u64
+        }),
+        ("node_job_frozen", "", "Whether nothing is tried, for changes that had to be undone.", |job| {
+            job.frozen.is_some().into()
+        }),
+        ("node_job_paused", "", "Whether nothing is changed in the job.", |job| job.paused.is_some().into()),
+    ];
+    for (name, unit, help, value) in of_jobs {
+        page.family(Kind::Gauge, name, unit, help, |figure| {
+            for job in &state.jobs {
+                figure.add(&[("job", &job.name), ("user", &job.user)], value(job));
+            }
+        });
+    }
     page.finish()
 }
 

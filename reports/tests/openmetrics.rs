@@ -3,7 +3,8 @@
 mod support;
 
 use stallscope_model::*;
-use stallscope_reports::openmetrics::{render, render_node};
+use stallscope_reports::openmetrics::{render, render_jobs, render_node};
+use stallscope_wire::{NodeJob, NodeState};
 use std::collections::BTreeMap;
 
 /// Samples by name and labels; panics where the text is not OpenMetrics.
@@ -88,6 +89,36 @@ fn knobs_and_decisions_are_exported() {
     assert_eq!(sum(&samples, "stallscope_decisions_total", &["act=\"undo\""]), 1.0);
     let lines: u64 = run.acts.values().sum();
     assert_eq!(sum(&samples, "stallscope_decisions_total", &["job=\"resnet\""]), lines as f64);
+}
+
+#[test]
+fn jobs_of_the_nodes_policy_are_named_by_job_and_user() {
+    let job = |name: &str, user: &str| NodeJob {
+        name: name.into(),
+        pid: 41_277,
+        user: user.into(),
+        place: "Slurm job 71".into(),
+        mode: "act".into(),
+        cache_bytes: 16 << 30,
+        saved_s: 2.5,
+        frozen: (user == "mira").then(|| "for 3 m".into()),
+        ..NodeJob::default()
+    };
+    let jobs = vec![job("train", "mira"), job("train", "otto"), job("a\"b", "otto"), job("train", "otto")];
+    let text = render_jobs(&NodeState { paused: None, jobs });
+    let samples = samples(&text);
+    let of = |name: &str, job: &str, user: &str| {
+        samples[&format!("stallscope_node_{name}{{job=\"{job}\",user=\"{user}\"}}")]
+    };
+    assert_eq!(
+        (samples["stallscope_node_paused"], samples["stallscope_node_jobs{mode=\"act\"}"]),
+        (0.0, 4.0)
+    );
+    assert_eq!(of("job_cache_limit_bytes", "train", "mira"), (16_u64 << 30) as f64);
+    assert_eq!(of("job_saved_seconds", "train", "otto"), 5.0, "two of one name are added up");
+    assert_eq!((of("job_frozen", "train", "mira"), of("job_frozen", "train", "otto")), (1.0, 0.0));
+    assert_eq!(of("job_paused", "a\\\"b", "otto"), 0.0);
+    assert!(!text.contains("41277") && !text.contains("Slurm"), "{text}");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use stallscope_wire::{
     Whose,
 };
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// An answer that takes longer does not come.
@@ -21,10 +23,7 @@ const SOMETHING_ELSE: &str = "the node's service answered something else";
 /// # Errors
 /// No service runs here, or it does not answer.
 pub fn node_state() -> Result<NodeState> {
-    match ask(NodeClient::List)? {
-        NodeReply::Node(state) => Ok(state),
-        _ => bail!(SOMETHING_ELSE),
-    }
+    Way::Socket.state()
 }
 
 /// Has nothing changed any more, of one job (a name, or a pid) or of the whole node; gives what is so now, in a sentence.
@@ -62,8 +61,13 @@ impl NodeLog {
     /// # Errors
     /// No service runs here, or it does not answer.
     pub fn more(&mut self) -> Result<Vec<NodeEvent>> {
+        self.more_by(&Way::Socket)
+    }
+
+    pub(crate) fn more_by(&mut self, way: &Way) -> Result<Vec<NodeEvent>> {
         loop {
-            let NodeReply::Log(LogPage { events, next, more }) = ask(NodeClient::Log { after: self.after })?
+            let NodeReply::Log(LogPage { events, next, more }) =
+                way.ask(NodeClient::Log { after: self.after })?
             else {
                 bail!(SOMETHING_ELSE)
             };
@@ -76,20 +80,62 @@ impl NodeLog {
     }
 }
 
+/// By which way the service is asked.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// Its socket, as the user that this process is of.
+    Socket,
+    /// A connection that the service gave this process, by which it tells of all jobs.
+    Given(Mutex<BufReader<UnixStream>>),
+}
+
+impl Way {
+    /// By stdin.
+    ///
+    /// # Errors
+    /// Stdin is no socket.
+    pub(crate) fn given() -> Result<Way> {
+        let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+        stream.local_addr().context("stdin is no connection to the node's service")?;
+        Ok(Way::Given(Mutex::new(BufReader::new(stream))))
+    }
+
+    pub(crate) fn state(&self) -> Result<NodeState> {
+        match self.ask(NodeClient::List)? {
+            NodeReply::Node(state) => Ok(state),
+            _ => bail!(SOMETHING_ELSE),
+        }
+    }
+
+    fn ask(&self, client: NodeClient) -> Result<NodeReply> {
+        match self {
+            Way::Socket => ask(client),
+            // Without a limit on how long that takes: what came later would be taken for the answer to the next question.
+            Way::Given(stream) => {
+                ask_over(&mut stream.lock().unwrap_or_else(PoisonError::into_inner), client)
+            }
+        }
+    }
+}
+
 fn ask(client: NodeClient) -> Result<NodeReply> {
     let socket = node_socket();
-    let mut stream = UnixStream::connect(&socket).with_context(|| {
+    let stream = UnixStream::connect(&socket).with_context(|| {
         format!(
             "no service of this node listens at {}; `stallscope collect --config FILE` starts one",
             socket.display()
         )
     })?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    ask_over(&mut BufReader::new(stream), client)
+}
+
+fn ask_over(stream: &mut BufReader<UnixStream>, client: NodeClient) -> Result<NodeReply> {
     let line = stallscope_wire::encode(&NodeHello { stallscope: VERSION, client });
     ensure!(line.len() <= NODE_LINE_BYTES, "the question is too long");
-    stream.write_all(&line)?;
+    stream.get_mut().write_all(&line)?;
     let mut answer = Vec::new();
-    let read = BufReader::new(stream).take(MOST_BYTES).read_until(b'\n', &mut answer);
+    let read = stream.take(MOST_BYTES).read_until(b'\n', &mut answer);
     read.context("the node's service does not answer")?;
     match stallscope_wire::decode(&answer)? {
         NodeReply::Error(sentence) => bail!(sentence),

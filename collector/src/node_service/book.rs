@@ -133,6 +133,11 @@ impl Book {
         Some(std::mem::take(&mut user.left_out))
     }
 
+    /// Where what is noted from now on begins.
+    pub(super) fn end(&self) -> LogPlace {
+        self.audit.end()
+    }
+
     /// A page of what user `uid` may know: root of all, others of their jobs and of the node.
     pub(super) fn page(&self, after: Option<LogPlace>, uid: u32) -> LogPage {
         let (mut events, next, more) = self.audit.page::<NodeEvent>(after.unwrap_or_default());

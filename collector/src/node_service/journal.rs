@@ -126,6 +126,12 @@ impl Journal {
         self.parts[self.current].file.sync_data()
     }
 
+    /// After the last line.
+    pub(super) fn end(&self) -> LogPlace {
+        let Part { number, bytes, .. } = self.parts[self.current];
+        LogPlace { file: number, at: bytes }
+    }
+
     /// The newest line that is a `T`.
     pub(super) fn last<T: DeserializeOwned>(&self) -> Option<T> {
         let (mut found, mut place) = (None, LogPlace::default());

@@ -1,13 +1,13 @@
 //! Hears jobs and viewers, and tells the launcher what the desk decides.
 
 use super::book::Book;
-use super::desk::{Arrival, Asking, Desk, Turned};
-use super::found::{self, Finder, HeldUp, Root};
+use super::desk::Desk;
+use super::found::{Finder, HeldUp, Root};
 use crate::launching::{FromLauncher, ToLauncher};
-use crate::policy::{JobKnown, Policy};
+use crate::policy::Policy;
 use crate::{descriptors, host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobReport, JobSays, NodeClient, NodeHello, NodeReply, ShimHello, VERSION};
+use stallscope_wire::{JobReport, JobSays, NodeClient, NodeHello, NodeReply, VERSION};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
@@ -40,12 +40,16 @@ const ORDERS: usize = 4 * OF_ALL;
 /// So many who call are taken up in a row: who hung up again keeps others out of the queue.
 const IN_A_ROW: usize = 64;
 
+mod exporter;
 mod lines;
+mod reception;
 mod share;
 #[cfg(test)]
 mod tests;
 
+use exporter::Exporter;
 use lines::Lines;
+use reception::{Answer, Reception, known_to};
 use share::Share;
 
 enum Event {
@@ -72,6 +76,11 @@ enum Event {
     HungUp {
         payer: u32,
     },
+    /// The process that exports asks, which hears what root does.
+    Exports {
+        asks: NodeClient,
+        reply: oneshot::Sender<NodeReply>,
+    },
     /// Jobs that introduce themselves by nothing.
     Found {
         roots: Vec<Root>,
@@ -87,6 +96,8 @@ pub(super) struct Given {
     pub(super) book: Book,
     /// The user that the service has to itself, who may pause the node.
     pub(super) own_uid: Option<u32>,
+    /// Whether it has done what the configuration has in `[export]`.
+    pub(super) exports: bool,
 }
 
 /// A job that has introduced itself: its number, and what its caches may have, as that changes.
@@ -96,14 +107,14 @@ struct Known {
 }
 
 pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
-    let Given { listener, launcher, policy, mut book, own_uid } = given;
+    let Given { listener, launcher, policy, mut book, own_uid, exports } = given;
     launcher.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let listener = UnixListener::from_std(listener)?;
         let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
         let folder_of = |policy: &Policy| policy.recordings.as_ref().map(|recordings| recordings.dir.clone());
-        let folder = folder_of(&policy);
+        let (folder, export) = (folder_of(&policy), policy.export.clone());
         let mut desk = Desk::new(policy, host::node_memory_bytes(), book.pauses());
         if let Some(paused) = desk.pauses().of_node() {
             say(&format!("the node is paused by {}; `stallscope node resume` ends that", paused.by));
@@ -121,6 +132,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
         tokio::spawn(look(Arc::clone(&looks), Finder::new(book.subordinates().clone()), sender.clone()));
         let share = Share::with_alarm();
+        let exporter = exports.then(|| Exporter::start(export, sender.clone(), book.end(), share.clone(), say));
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
         let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
@@ -181,6 +193,10 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         granters.remove(&job);
                         desk.gone(job)
                     }
+                    Event::Exports { asks, reply } => {
+                        let _ = reply.send(known_to(&desk, &book, &asks, 0));
+                        Vec::new()
+                    }
                     Event::Found { roots, held_up } => {
                         held_up.into_iter().for_each(|one| say(&not_searched(one)));
                         let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
@@ -208,6 +224,9 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                                 let another = folder_of(&policy);
                                 if another.is_some() && another != folder {
                                     say("recordings.dir is another, which a restart of the service takes");
+                                }
+                                if let Some(exporter) = &exporter {
+                                    exporter.follow(&policy.export);
                                 }
                                 let orders = desk.reload(policy);
                                 looks.store(desk.looks_for_jobs(), Ordering::Relaxed);
@@ -371,130 +390,4 @@ async fn grant(mut write: OwnedWriteHalf, mut granted: watch::Receiver<u64>) -> 
         }
     }
     write
-}
-
-struct Answer {
-    job: Option<u64>,
-    reply: NodeReply,
-    orders: Vec<ToLauncher>,
-}
-
-impl From<NodeReply> for Answer {
-    fn from(reply: NodeReply) -> Answer {
-        Answer { job: None, reply, orders: Vec::new() }
-    }
-}
-
-/// Processes from one to the root of its job at most.
-const DEPTH: usize = 64;
-
-/// The process that `shim` names, where `caller` is it or comes from it.
-fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
-    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
-    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
-    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
-}
-
-/// Answers what a connection begins with.
-struct Reception<'a> {
-    desk: &'a mut Desk,
-    book: &'a mut Book,
-    names: &'a mut HashMap<u32, String>,
-    own_uid: Option<u32>,
-}
-
-impl Reception<'_> {
-    fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
-        match hello.client {
-            NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into(),
-            NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
-            NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
-            NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
-            NodeClient::Shim(_) if hello.stallscope != stallscope_ring::PROTOCOL_VERSION => {
-                NodeReply::Error("this shim is of another version than the node's service".into()).into()
-            }
-            NodeClient::Shim(shim) => self.answer_shim(shim, peer),
-            NodeClient::Job(job) => {
-                // Root alone speaks for others.
-                let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
-                let user = self.name_of(uid);
-                let process = job.pid.and_then(|pid| Some((pid, procfs::start_ticks(pid)?)));
-                let has_shim = process.and_then(|process| self.desk.collector_of(uid, process));
-                if job.pid.is_some() && has_shim.is_none() {
-                    return NodeReply::Error("no collector was started for that process".into()).into();
-                }
-                let is_watched = has_shim == Some(false);
-                let of = process.map(|(pid, _)| pid).or(peer.pid().map(|pid| pid as u32));
-                let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
-                let (id, first_cache_bytes) =
-                    self.desk.arrive(Arrival { uid, user, cgroups, job, is_watched });
-                if let Some(process) = process {
-                    self.desk.collected(id, uid, process);
-                }
-                let reply = NodeReply::Allowed { first_cache_bytes };
-                Answer { job: Some(id), ..Answer::from(reply) }
-            }
-        }
-    }
-
-    fn answer_shim(&mut self, shim: ShimHello, peer: UCred) -> Answer {
-        let uid = peer.uid();
-        let process = peer.pid().and_then(|caller| root_of(caller as u32, &shim));
-        let known = process.map(|(pid, _)| JobKnown {
-            user: self.name_of(uid),
-            cgroups: procfs::cgroups(pid),
-            label: shim.label,
-        });
-        let (payer, now) = (self.book.payer(uid), Instant::now());
-        let (mut first_cache_bytes, mut orders) = (0, Vec::new());
-        let found = process.zip(known).filter(|(_, known)| self.desk.is_for_policy(uid, known));
-        let comes = found.is_some();
-        match found {
-            Some((process, known)) if shim.trains => {
-                orders = self.desk.introduced(uid, payer, process, known, now);
-            }
-            Some((process, known)) => {
-                first_cache_bytes = self.desk.first_cache(payer, process, &known, now);
-            }
-            None => {}
-        }
-        Answer { orders, ..Answer::from(NodeReply::Shim { comes, first_cache_bytes }) }
-    }
-
-    fn found(&mut self, roots: &[Root], now: Instant) -> Vec<ToLauncher> {
-        let known = self.desk.processes();
-        let all: Vec<_> = roots.iter().map(|root| root.process).collect();
-        self.desk.forget_all_but(&all);
-        let mut orders = Vec::new();
-        for Root { process, uid } in roots.iter().copied() {
-            if found::is_below(process.0, &known) {
-                continue;
-            }
-            // Its label is in its environment, which its user's collector reads.
-            let (user, cgroups) = (self.name_of(uid), procfs::cgroups(process.0));
-            let known = JobKnown { user, cgroups, label: String::new() };
-            orders.extend(self.desk.found(uid, self.book.payer(uid), process, known, now));
-        }
-        orders
-    }
-
-    fn name_of(&mut self, uid: u32) -> String {
-        self.names.entry(uid).or_insert_with(|| host::user_name(uid)).clone()
-    }
-
-    fn turn(&mut self, uid: u32, how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned) -> Answer {
-        let name = self.name_of(uid);
-        let may_all = uid == 0 || self.own_uid == Some(uid);
-        match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
-            Ok((done, orders)) => {
-                // It is in force all the same.
-                let reply = match self.book.keep(self.desk.pauses()) {
-                    Ok(()) => NodeReply::Done(done),
-                    Err(but) => NodeReply::Error(format!("{done}; but {but}")),
-                };
-                Answer { orders, ..Answer::from(reply) }
-            }
-            Err(sentence) => NodeReply::Error(sentence).into(),
-        }
-    }
 }

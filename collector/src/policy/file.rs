@@ -1,10 +1,13 @@
 //! The configuration's file: TOML, of which each key is known.
 
-use super::{Amount, CacheBounds, Mode, Pattern, Policy, Recordings, Rule};
+use super::{Amount, CacheBounds, Export, Mode, Pattern, Policy, Recordings, Rule};
+use crate::exporting::Endpoint;
+use crate::metrics::metrics_address;
 use serde::Deserialize;
 use stallscope_store::Retention;
 use stallscope_units::{parse_bytes, parse_duration, parse_share};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +25,7 @@ struct Whole {
     jobs: Jobs,
     node: Node,
     recordings: Option<Kept>,
+    export: Exported,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -134,7 +138,7 @@ impl TryFrom<String> for Reserve {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
-    dir: Folder,
+    dir: WholePath,
     #[serde(default)]
     keep: Keep,
     #[serde(default)]
@@ -143,14 +147,14 @@ struct Kept {
 
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "PathBuf")]
-struct Folder(PathBuf);
+struct WholePath(PathBuf);
 
-impl TryFrom<PathBuf> for Folder {
+impl TryFrom<PathBuf> for WholePath {
     type Error = &'static str;
 
-    fn try_from(path: PathBuf) -> Result<Folder, &'static str> {
+    fn try_from(path: PathBuf) -> Result<WholePath, &'static str> {
         // Launcher, collectors and editors of the file have different current folders.
-        if path.is_absolute() { Ok(Folder(path)) } else { Err("say the whole path, from /") }
+        if path.is_absolute() { Ok(WholePath(path)) } else { Err("say the whole path, from /") }
     }
 }
 
@@ -191,6 +195,58 @@ impl TryFrom<String> for Size {
 
     fn try_from(text: String) -> Result<Size, String> {
         parse_bytes(&text).map(Size).map_err(|error| error.to_string())
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Named {
+    prometheus: Option<Address>,
+    prometheus_token: Option<WholePath>,
+    otlp: Option<Receiver>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "Named")]
+struct Exported(Export);
+
+impl TryFrom<Named> for Exported {
+    type Error = &'static str;
+
+    fn try_from(named: Named) -> Result<Exported, &'static str> {
+        let Named { prometheus, prometheus_token, otlp } = named;
+        if prometheus.is_none() && prometheus_token.is_some() {
+            return Err("prometheus_token is for prometheus, which is missing");
+        }
+        Ok(Exported(Export {
+            prometheus: prometheus.map(|address| address.0),
+            prometheus_token: prometheus_token.map(|path| path.0),
+            otlp: otlp.map(|receiver| receiver.0),
+        }))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Address(SocketAddr);
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Address, String> {
+        metrics_address(&text).map(Address)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Receiver(Endpoint);
+
+impl TryFrom<String> for Receiver {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Receiver, String> {
+        text.parse().map(Receiver).map_err(|error: anyhow::Error| error.to_string())
     }
 }
 
@@ -236,7 +292,8 @@ impl Policy {
             dir: kept.dir.0,
             retention: Retention { keep: kept.keep.0, most_bytes: kept.max.0 },
         });
-        Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0, recordings })
+        let (reserve_bytes, Exported(export)) = (whole.node.memory_reserve.0, whole.export);
+        Ok(Policy { rules: rules.collect(), reserve_bytes, recordings, export })
     }
 }
 

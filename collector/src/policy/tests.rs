@@ -130,6 +130,16 @@ fn what_was_understood_is_a_line_each() {
         "{}",
         policy(recorded).in_words(GIB)
     );
+    let exported =
+        "[export]\nprometheus = \"9402\"\nprometheus_token = \"/etc/t\"\notlp = \"http://collector:4318/\"\n";
+    assert!(
+        policy(exported).in_words(GIB).ends_with(
+            "\nthe jobs are shown to Prometheus at http://127.0.0.1:9402/metrics, to who shows the token in /etc/t\n\
+             the jobs and the audit are pushed to http://collector:4318, by OTLP\n"
+        ),
+        "{}",
+        policy(exported).in_words(GIB)
+    );
     assert_eq!(
         policy("[[jobs.rule]]\nmode = \"act\"\n").in_words(GIB),
         "1. every job: act, caches stay as they are\nevery other job: observe\nno memory is reserved\n"
@@ -158,6 +168,11 @@ fn an_error_names_line_and_key() {
         ("[recordings]\nkeep = \"14d\"\n", &["line 1, recordings", "missing field `dir`"]),
         ("[recordings]\ndir = \"/d\"\nkeep = \"0s\"\n", &["line 3, recordings.keep: ", "say a time as 14d"]),
         ("[recordings]\ndir = \"/d\"\nmax = \"much\"\n", &["line 3, recordings.max: ", "say a size"]),
+        ("[export]\nprometheus = \"here\"\n", &["line 2, export.prometheus: ", "say a port (9400"]),
+        ("[export]\notlp = \"collector:4318\"\n", &["line 2, export.otlp: ", "http://HOST:PORT"]),
+        ("[export]\notlp = \"https://collector\"\n", &["line 2, export.otlp: ", "nothing is encrypted here"]),
+        ("[export]\nprometheus_token = \"/t\"\n", &["export", "prometheus_token is for prometheus"]),
+        ("[export]\nloki = \"/t\"\n", &["line 2, ", "unknown field `loki`"]),
         ("[node\n", &["line 1: "]),
         ("[node]\nmemory_reserve = \"1GiB\"\nmemory_reserve = \"2GiB\"\n", &["line 3"]),
     ] {
@@ -197,6 +212,9 @@ fn the_file_that_ships_has_each_key_with_its_default() {
         "without_run",
         "dir",
         "keep",
+        "prometheus",
+        "prometheus_token",
+        "otlp",
     ] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
@@ -204,7 +222,7 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     let bare = policy("[[jobs.rule]]\nmode = \"act\"\n");
     assert_eq!((bare.rules[0].cache, bare.reserve_bytes, bare.rules[0].without_run), (None, 0, false));
     assert!(bare.rules[0].matches(&job("", "", "")));
-    assert_eq!(bare.recordings, None);
+    assert_eq!((&bare.recordings, &bare.export), (&None, &Export::default()));
     let recorded = policy("[recordings]\ndir = \"/d\"\n").recordings.unwrap().retention;
     assert_eq!((recorded.keep.as_secs(), recorded.most_bytes), (14 * 86_400, 20 * GIB));
     let defaults = [
@@ -213,6 +231,7 @@ fn the_file_that_ships_has_each_key_with_its_default() {
         "Default: \"0\"",
         "Default: false",
         "Default: \"14d\" and \"20GiB\"",
+        "Default: nothing is exported",
     ];
     for default in defaults {
         assert!(shipped.contains(default), "{default}");

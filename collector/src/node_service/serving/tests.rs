@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use super::reception::root_of;
 use super::*;
-use stallscope_wire::{JobHello, NodeJob, NodeState};
+use stallscope_wire::{JobHello, NodeJob, NodeState, ShimHello};
 use std::io::{BufRead, BufReader as StdReader, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -26,7 +27,7 @@ fn given(name: &str) -> (std::path::PathBuf, Given, StdStream) {
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
     let (policy, book) =
         (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
-    (socket, Given { listener, launcher: theirs, policy, book, own_uid: None }, ours)
+    (socket, Given { listener, launcher: theirs, policy, book, own_uid: None, exports: false }, ours)
 }
 
 /// What is left of it goes.

@@ -1,0 +1,148 @@
+//! What those are answered who call the service.
+
+use crate::launching::ToLauncher;
+use crate::node_service::book::Book;
+use crate::node_service::desk::{Arrival, Asking, Desk, Turned};
+use crate::node_service::found::{self, Root};
+use crate::policy::JobKnown;
+use crate::{host, procfs};
+use stallscope_wire::{NodeClient, NodeHello, NodeReply, ShimHello};
+use std::collections::HashMap;
+use std::time::Instant;
+use tokio::net::unix::UCred;
+
+pub(super) struct Answer {
+    pub(super) job: Option<u64>,
+    pub(super) reply: NodeReply,
+    pub(super) orders: Vec<ToLauncher>,
+}
+
+impl From<NodeReply> for Answer {
+    fn from(reply: NodeReply) -> Answer {
+        Answer { job: None, reply, orders: Vec::new() }
+    }
+}
+
+/// What user `uid` may know, who asks for nothing to be done.
+pub(super) fn known_to(desk: &Desk, book: &Book, asks: &NodeClient, uid: u32) -> NodeReply {
+    match asks {
+        NodeClient::List => NodeReply::Node(desk.shown_to(uid, Instant::now())),
+        NodeClient::Log { after } => NodeReply::Log(book.page(*after, uid)),
+        _ => NodeReply::Error("that is no question".into()),
+    }
+}
+
+/// Processes from one to the root of its job at most.
+const DEPTH: usize = 64;
+
+/// The process that `shim` names, where `caller` is it or comes from it.
+pub(super) fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
+    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
+    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
+    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
+}
+
+/// Answers what a connection begins with.
+pub(super) struct Reception<'a> {
+    pub(super) desk: &'a mut Desk,
+    pub(super) book: &'a mut Book,
+    pub(super) names: &'a mut HashMap<u32, String>,
+    pub(super) own_uid: Option<u32>,
+}
+
+impl Reception<'_> {
+    pub(super) fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
+        match hello.client {
+            NodeClient::List | NodeClient::Log { .. } => {
+                known_to(self.desk, self.book, &hello.client, peer.uid()).into()
+            }
+            NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
+            NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
+            NodeClient::Shim(_) if hello.stallscope != stallscope_ring::PROTOCOL_VERSION => {
+                NodeReply::Error("this shim is of another version than the node's service".into()).into()
+            }
+            NodeClient::Shim(shim) => self.answer_shim(shim, peer),
+            NodeClient::Job(job) => {
+                // Root alone speaks for others.
+                let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
+                let user = self.name_of(uid);
+                let process = job.pid.and_then(|pid| Some((pid, procfs::start_ticks(pid)?)));
+                let has_shim = process.and_then(|process| self.desk.collector_of(uid, process));
+                if job.pid.is_some() && has_shim.is_none() {
+                    return NodeReply::Error("no collector was started for that process".into()).into();
+                }
+                let is_watched = has_shim == Some(false);
+                let of = process.map(|(pid, _)| pid).or(peer.pid().map(|pid| pid as u32));
+                let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
+                let (id, first_cache_bytes) =
+                    self.desk.arrive(Arrival { uid, user, cgroups, job, is_watched });
+                if let Some(process) = process {
+                    self.desk.collected(id, uid, process);
+                }
+                let reply = NodeReply::Allowed { first_cache_bytes };
+                Answer { job: Some(id), ..Answer::from(reply) }
+            }
+        }
+    }
+
+    fn answer_shim(&mut self, shim: ShimHello, peer: UCred) -> Answer {
+        let uid = peer.uid();
+        let process = peer.pid().and_then(|caller| root_of(caller as u32, &shim));
+        let known = process.map(|(pid, _)| JobKnown {
+            user: self.name_of(uid),
+            cgroups: procfs::cgroups(pid),
+            label: shim.label,
+        });
+        let (payer, now) = (self.book.payer(uid), Instant::now());
+        let (mut first_cache_bytes, mut orders) = (0, Vec::new());
+        let found = process.zip(known).filter(|(_, known)| self.desk.is_for_policy(uid, known));
+        let comes = found.is_some();
+        match found {
+            Some((process, known)) if shim.trains => {
+                orders = self.desk.introduced(uid, payer, process, known, now);
+            }
+            Some((process, known)) => {
+                first_cache_bytes = self.desk.first_cache(payer, process, &known, now);
+            }
+            None => {}
+        }
+        Answer { orders, ..Answer::from(NodeReply::Shim { comes, first_cache_bytes }) }
+    }
+
+    pub(super) fn found(&mut self, roots: &[Root], now: Instant) -> Vec<ToLauncher> {
+        let known = self.desk.processes();
+        let all: Vec<_> = roots.iter().map(|root| root.process).collect();
+        self.desk.forget_all_but(&all);
+        let mut orders = Vec::new();
+        for Root { process, uid } in roots.iter().copied() {
+            if found::is_below(process.0, &known) {
+                continue;
+            }
+            // Its label is in its environment, which its user's collector reads.
+            let (user, cgroups) = (self.name_of(uid), procfs::cgroups(process.0));
+            let known = JobKnown { user, cgroups, label: String::new() };
+            orders.extend(self.desk.found(uid, self.book.payer(uid), process, known, now));
+        }
+        orders
+    }
+
+    fn name_of(&mut self, uid: u32) -> String {
+        self.names.entry(uid).or_insert_with(|| host::user_name(uid)).clone()
+    }
+
+    fn turn(&mut self, uid: u32, how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned) -> Answer {
+        let name = self.name_of(uid);
+        let may_all = uid == 0 || self.own_uid == Some(uid);
+        match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
+            Ok((done, orders)) => {
+                // It is in force all the same.
+                let reply = match self.book.keep(self.desk.pauses()) {
+                    Ok(()) => NodeReply::Done(done),
+                    Err(but) => NodeReply::Error(format!("{done}; but {but}")),
+                };
+                Answer { orders, ..Answer::from(reply) }
+            }
+            Err(sentence) => NodeReply::Error(sentence).into(),
+        }
+    }
+}
