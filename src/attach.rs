@@ -36,6 +36,12 @@ pub(crate) struct Attach {
     /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
+    /// Hold up to so much (8GiB, 500MB) of the files that the job reads again and again in the page cache, by a process of the
+    /// job's user, beside the job: a shuffle defeats the kernel's own choice. For jobs that open files anew in each pass, by any
+    /// library. Without sudo as much as RLIMIT_MEMLOCK allows. Gives way where memory gets short, and ends with this. See
+    /// docs/cache.md
+    #[arg(long, value_name = "SIZE", value_parser = stallscope_units::parse_bytes)]
+    cache: Option<u64>,
     /// Print neither progress nor the final summary
     #[arg(short, long)]
     quiet: bool,
@@ -48,6 +54,7 @@ pub(crate) fn main(verb: Attach, colour: Colour) -> Result<ExitCode> {
         period: verb.period,
         output: verb.output,
         syscalls: !verb.no_syscalls,
+        cache_bytes: verb.cache,
         metrics: metrics::served(verb.metrics, verb.metrics_token.as_deref(), openmetrics::render)?,
     };
     stallscope_collector::attach(options, &mut view)?;

@@ -7,6 +7,7 @@ mod ckpt;
 mod collect;
 mod diff;
 mod doctor;
+mod hold;
 mod knobs;
 mod ls;
 mod metrics;
@@ -64,6 +65,8 @@ enum Verb {
     Doctor(doctor::Doctor),
     Completions(shell::Completions),
     #[command(hide = true)]
+    HoldFiles(hold::Hold),
+    #[command(hide = true)]
     NodeService(node::Service),
     #[command(hide = true)]
     NodeSession(node::Session),
@@ -82,7 +85,7 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     let colour = arguments.color;
-    if !matches!(arguments.verb, Verb::Collect(_) | Verb::NodeService(_)) {
+    if !matches!(arguments.verb, Verb::Collect(_) | Verb::HoldFiles(_) | Verb::NodeService(_)) {
         stallscope_collector::open_files_as_caller_of_sudo();
     }
     let outcome = match arguments.verb {
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Verb::Pack(verb) => pack::main(&verb),
         Verb::Diff(verb) => diff::main(&verb, colour),
         Verb::Node(verb) => node::main(&verb, colour),
+        Verb::HoldFiles(verb) => hold::main(&verb),
         Verb::NodeService(verb) => node::service(&verb),
         Verb::NodeSession(verb) => node::session(&verb),
         Verb::NodeCollect(verb) => node::collect(&verb),

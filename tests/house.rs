@@ -10,6 +10,7 @@ fn crates_know_only_whom_they_may() {
         ("model", &[]),
         ("units", &[]),
         ("folder", &[]),
+        ("hold", &[]),
         ("ledger", &["abi", "model", "units"]),
         ("control", &["model", "units"]),
         ("wire", &["model"]),
@@ -24,7 +25,10 @@ fn crates_know_only_whom_they_may() {
         ("python", &["abi", "model", "units", "ring", "cache", "checkpoint", "decode", "pack"]),
         (
             "collector",
-            &["abi", "model", "units", "folder", "ledger", "control", "wire", "store", "ebpf", "ring"],
+            &[
+                "abi", "model", "units", "folder", "hold", "ledger", "control", "wire", "store", "ebpf",
+                "ring",
+            ],
         ),
         ("look", &["model", "units"]),
         ("reports", &["model", "ledger", "wire", "store", "look", "units", "folder"]),

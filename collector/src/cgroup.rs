@@ -69,6 +69,12 @@ impl Groups {
         })
     }
 
+    /// Time in which some task of any of the groups waited for memory, in microseconds; 0 where groups tell of none.
+    pub(crate) fn waited_for_memory_us(&self) -> u64 {
+        let texts = self.memory.iter().filter_map(|folder| folder.read("memory.pressure"));
+        texts.filter_map(|text| procfs::waited_us_in(&text)).max().unwrap_or(0)
+    }
+
     /// The highest memory pressure of any of the groups; `None` where groups tell of none.
     pub(crate) fn memory_pressure(&self) -> Option<f64> {
         let pressures = self.memory.iter().filter_map(|folder| folder.read("memory.pressure"));
@@ -240,6 +246,7 @@ mod tests {
         let groups = Groups { memory: vec![own.clone()], cpu: vec![own] };
         assert_eq!(groups.memory(), Some(Memory { limit_bytes: 1_000_000, available_bytes: 500_000 }));
         assert_eq!((groups.cpus(), groups.memory_pressure()), (Some(0.5), Some(0.2)));
+        assert_eq!(groups.waited_for_memory_us(), 1);
         write("memory.high", "700000\n");
         assert_eq!(groups.memory(), Some(Memory { limit_bytes: 700_000, available_bytes: 200_000 }));
         write("memory.max", "max\n");

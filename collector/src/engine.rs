@@ -19,8 +19,8 @@ use crate::watchdog::{SUSPECT_NS, Watchdog};
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, HostCpus, Ledger, Member, ProcessFacts};
 use stallscope_model::{
-    AuditEvent, CacheSummary, EvidenceState, HostFacts, JobFacts, KnobRequest, LoaderFacts, Phase,
-    RunSummary, StepLedger, TuneMode, WorkerPeriod,
+    AuditEvent, CacheSummary, EvidenceState, HeldSummary, HostFacts, JobFacts, KnobRequest, LoaderFacts,
+    Phase, RunSummary, StepLedger, TuneMode, WorkerPeriod,
 };
 use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
@@ -41,6 +41,7 @@ pub(crate) struct Engine {
     pub(crate) audit: Audit,
     /// Of the controller, while there is one.
     tune: Option<TuneMode>,
+    pub(crate) held: Option<HeldSummary>,
     /// For it.
     pub(crate) fresh: Fresh,
     trained: Trained,
@@ -95,6 +96,7 @@ impl Engine {
             adviser: Adviser::new(cpus),
             audit: Audit::default(),
             tune: None,
+            held: None,
             fresh: Fresh::default(),
             trained: Trained::default(),
             kernel: EvidenceState::Off,
@@ -445,13 +447,10 @@ impl Engine {
         self.job.exit_code = exit_code;
         self.job.ended_wall_ns = Some(host::wall_ns());
         let summary = self.summary();
-        let mut recording = None;
-        if let Some(recorder) = self.recorder.take() {
-            let finished = recorder.finish(&summary);
-            self.notices.extend(finished.notices);
-            recording = finished.path;
-        }
-        (summary, recording)
+        let Some(recorder) = self.recorder.take() else { return (summary, None) };
+        let finished = recorder.finish(&summary);
+        self.notices.extend(finished.notices);
+        (summary, finished.path)
     }
 }
 

@@ -22,6 +22,7 @@ mod files;
 mod foreign_text;
 mod fresh;
 mod gained;
+mod holding;
 mod host;
 mod inherited;
 mod join;

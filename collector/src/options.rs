@@ -77,6 +77,8 @@ pub struct AttachOptions {
     pub output: Option<PathBuf>,
     pub syscalls: bool,
     pub metrics: Option<Metrics<RunSummary>>,
+    /// Bytes of the job's files to keep in the page cache; at least one.
+    pub cache_bytes: Option<u64>,
 }
 
 #[cfg(test)]

@@ -243,6 +243,12 @@ pub(crate) fn pressure_in(pressure: &str) -> Option<f64> {
     (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
 }
 
+/// Time in which some task waited for memory, by a file like `/proc/pressure/memory`, in microseconds.
+pub(crate) fn waited_us_in(pressure: &str) -> Option<u64> {
+    let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split_ascii_whitespace().find_map(|field| field.strip_prefix("total="))?.parse().ok()
+}
+
 #[cfg(fuzzing)]
 pub(crate) fn read_any(text: &str) {
     ticks_in(text);
@@ -250,6 +256,7 @@ pub(crate) fn read_any(text: &str) {
     kib_of(text, "Pss:");
     limit_in(text, "Max open files");
     pressure_in(text);
+    waited_us_in(text);
     if let (Some(one), Some(other)) = (cpu_ticks_in(text), cpu_ticks_in(&text.replace('1', "2"))) {
         let since = one.since(&other);
         assert!(since.idle <= since.all && (0.0..=1.0).contains(&since.stolen_share), "{since:?}");
@@ -284,7 +291,7 @@ mod tests {
         assert_eq!(limit_in(limits, "Max open files"), Some(20_000));
         assert_eq!(limit_in(&limits.replace("20000", "unlimited"), "Max open files"), Some(u64::MAX));
         let pressure = "some avg10=12.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=2\n";
-        assert_eq!(pressure_in(pressure), Some(0.125));
+        assert_eq!((pressure_in(pressure), waited_us_in(pressure)), (Some(0.125), Some(1)));
         for wrong in ["", "some", "some avg10=", "some avg10=NaN", "some avg10=-1", "full avg10=3.0"] {
             assert_eq!(pressure_in(wrong), None, "{wrong}");
         }

@@ -1,30 +1,29 @@
 //! `run` and `attach` from the first moment to the last screen.
 
+mod attached;
 mod by_node;
 
+pub(crate) use attached::has_ended;
 pub(crate) use by_node::{Recorded, collect};
 
 use crate::child;
 use crate::control::{Control, Owner};
 use crate::engine::Engine;
+use crate::holding::Holding;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
-use crate::options::{AttachOptions, KernelChoice, RunOptions, TuneOptions};
+use crate::options::{AttachOptions, RunOptions, TuneOptions};
 use crate::package::python_package;
 use crate::private_mounts::PrivateMounts;
 use crate::registration::{self, Registration};
-use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
+use crate::runtime::{Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
-use crate::{descriptors, host, inherited, join, procfs, shims};
+use crate::{descriptors, host, inherited, join, shims};
 use anyhow::{Context, Result};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::{JobFacts, RunSummary};
 use stallscope_store::{Options, Recorder};
 use stallscope_wire::JobHello;
-use std::ffi::OsString;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
@@ -64,7 +63,7 @@ pub fn run(options: RunOptions, view: &mut dyn View) -> Result<i32> {
 /// There is no such job, it belongs to another user, there is no kernel evidence to be had, or metrics can't be
 /// served where they should.
 pub fn attach(options: AttachOptions, view: &mut dyn View) -> Result<()> {
-    runtime()?.block_on(attach_here(options, view))
+    runtime()?.block_on(attached::attach_here(options, view))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -250,102 +249,6 @@ fn start_metrics(
     Ok(publisher)
 }
 
-async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> {
-    let mut signals = Signals::new()?;
-    let pid = find(&options.job)?;
-    // A job whose collector was killed still calls it: then this session takes its place.
-    let (dir, card) = runtime::take_over(pid).map_or((None, None), |(dir, card)| (Some(dir), card));
-    let taken_over = dir.is_some();
-    let pid = card.as_ref().map_or(pid, |card| card.pid);
-    let gone = || anyhow::anyhow!("there is no process {pid}; `stallscope ls` lists jobs");
-    let owner = std::fs::metadata(format!("/proc/{pid}")).map_err(|_| gone())?.uid();
-    let raw = rustix::process::Pid::from_raw(pid as i32).ok_or_else(gone)?;
-    let pidfd =
-        rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK).map_err(|_| gone())?;
-    let command = procfs::command(pid);
-    let words: Vec<OsString> = command.iter().map(OsString::from).collect();
-    let name = card.map_or_else(|| child::name_of(&words), |card| card.name);
-    let metrics = start_metrics(options.metrics, view)?;
-    let source = tokio::select! {
-        found = KernelSource::find(KernelChoice::Auto) => found?,
-        _ = signals.ending() => {
-            dir.into_iter().for_each(JobDir::leave);
-            return Ok(());
-        }
-    };
-    if has_ended(&pidfd) {
-        return Err(gone());
-    }
-    // What came before is not watched, and no part of the time that the report covers.
-    let job = JobFacts {
-        name: name.clone(),
-        command,
-        pid,
-        user: host::user_name(owner),
-        started_wall_ns: host::wall_ns(),
-        attached: true,
-        ..JobFacts::default()
-    };
-    let mut engine = Engine::new(job.clone(), taken_over);
-    engine.owned_by(owner);
-    // With sudo the recording is the caller's. They had root look into this very process, whosever it is, and not into what
-    // its user may not look into.
-    let reader = Caller::find().map(|_| owner);
-    let kernel = KernelClient::start(source, pid, options.syscalls, reader, &mut engine);
-    if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel
-        && !taken_over
-    {
-        anyhow::bail!("cannot attach to {pid}: {reason}");
-    }
-    start_recording(&mut engine, &job, options.output, &name, view);
-    // Seen by `ls` and `top` like a job that was launched; it is measured all the same without.
-    let own = || match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::attached_key(pid)))
-    {
-        Ok(Claim::Mine(dir)) => Some(dir),
-        Ok(Claim::Taken(_)) | Err(_) => None,
-    };
-    let dir = dir.or_else(own);
-    let server = dir.as_ref().and_then(|dir| shims::Server::bind(&dir.socket()).ok());
-    match &dir {
-        Some(dir) => show_card(dir, &job, &engine, view),
-        None => view.note("`stallscope ls` will not show this job: its folder cannot be made"),
-    }
-    let end = if options.period.is_some() { "" } else { "; Ctrl-C ends it, the job runs on" };
-    view.note(&format!("watching {name}, pid {pid}{end}"));
-    if taken_over {
-        view.note(
-            "its collector was gone: this one takes its place, with its loaders' evidence and its knobs",
-        );
-    }
-    let deadline = options.period.map(|period| Instant::now() + period);
-    let control = Control::new(Owner { uid: owner, name: job.user.clone(), job: name });
-    let mut session = Session::new(engine, control, kernel, server, metrics, view);
-    loop {
-        let over = async {
-            let ended = async {
-                while !has_ended(&pidfd) {
-                    tokio::time::sleep(TICK).await;
-                }
-            };
-            match deadline {
-                Some(deadline) => tokio::select! { () = ended => (), () = sleep_until(deadline) => () },
-                None => ended.await,
-            }
-        };
-        match session.until(over, &mut signals).await {
-            Happened::Signal(kind) if kind == SignalKind::user_defined1() => session.show(),
-            Happened::Idle => {}
-            Happened::Over(()) | Happened::Signal(_) => {
-                session.end(None).await;
-                if let Some(dir) = dir.filter(|_| taken_over && !has_ended(&pidfd)) {
-                    dir.leave();
-                }
-                return Ok(());
-            }
-        }
-    }
-}
-
 /// A session under way.
 struct Session<'a> {
     engine: Engine,
@@ -353,6 +256,8 @@ struct Session<'a> {
     kernel: KernelClient,
     server: Option<shims::Server>,
     metrics: Option<Publisher<RunSummary>>,
+    /// Of the job's files, where somebody asked for it.
+    holding: Option<Holding>,
     view: &'a mut dyn View,
 }
 
@@ -378,7 +283,7 @@ impl<'a> Session<'a> {
         engine.started();
         // Each process of the job takes two, a connection and its lane. The job has been started, with its own limit.
         descriptors::allow_all();
-        Session { engine, control, kernel, server, metrics, view }
+        Session { engine, control, kernel, server, metrics, holding: None, view }
     }
 
     /// Measures until something happens that the caller has to decide on, a flush at the latest.
@@ -399,12 +304,16 @@ impl<'a> Session<'a> {
                         self.engine.tick();
                     }
                     self.control.tick(&mut self.engine);
+                    if let Some(holding) = &mut self.holding {
+                        self.engine.held = Some(holding.tick());
+                    }
                     if count == TICKS_A_FLUSH {
                         self.control.second(&mut self.engine);
                         let summary = self.engine.flush();
                         self.view.progress(&summary);
-                        for sentence in self.engine.notices() {
-                            self.view.note(&sentence);
+                        let of_holding = self.holding.as_mut().and_then(Holding::notice);
+                        for sentence in self.engine.notices().iter().chain(&of_holding) {
+                            self.view.note(sentence);
                         }
                         if let Some(metrics) = &self.metrics {
                             metrics.publish(summary);
@@ -441,19 +350,13 @@ impl<'a> Session<'a> {
             }
         }
         self.control.end(&mut self.engine, code.is_some());
+        self.holding = None;
         let (summary, recording) = self.engine.finish(code);
         for sentence in self.engine.notices() {
             self.view.note(&sentence);
         }
         self.view.screen(&summary, recording.as_deref());
     }
-}
-
-/// Whether the process behind a pidfd is gone.
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn hear(engine: &mut Engine, heard: Heard<'_>) {
@@ -481,19 +384,5 @@ fn start_recording(
     engine.record_with(Recorder::create(&target, job, Options::default()));
     for sentence in engine.notices() {
         view.note(&sentence);
-    }
-}
-
-/// The pid that a person means: a number, or a running job's name or prefix.
-fn find(job: &str) -> Result<u32> {
-    match job.parse() {
-        Ok(pid) => Ok(pid),
-        Err(_) => {
-            let runtime = RuntimeDir::of_this_user()?;
-            runtime
-                .find(job)
-                .map(|(_, card)| card.pid)
-                .or_else(|error| runtime.abandoned(job).map(|card| card.pid).ok_or(error))
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! phases, causes and reasons, so that there are few of them: never pids or paths.
 
 mod caches;
+mod held;
 mod page;
 
 use crate::{Error, Run};
@@ -41,6 +42,7 @@ pub fn render(summary: &RunSummary) -> String {
     ranks.workers();
     ranks.checkpoints();
     caches::write(&mut page, job[0], summary);
+    held::write(&mut page, job[0], summary);
     tuning(&mut page, job[0], summary);
     losses(&mut page, "losses", &job, &summary.losses);
     overhead(&mut page, &job, &summary.overhead);

@@ -4,12 +4,14 @@ mod cache;
 mod files;
 mod foot;
 mod head;
+mod held;
 mod ledger;
 mod others;
 mod tuning;
 
 pub(crate) use foot::{cost, delivered, evidence_in_words, unseen};
 pub(crate) use head::{beside, ending, evidence, to_do};
+pub(crate) use held::held_in_words;
 pub(crate) use ledger::loader_in_words;
 pub(crate) use others::saved_in_words;
 
@@ -46,6 +48,7 @@ fn page(
     tuning::write(summary, audit, &mut page);
     others::write(summary, &mut page);
     cache::write(summary, &mut page);
+    held::write(summary, &mut page);
     files::write(summary, &mut page);
     head::write_more(summary, &mut page);
     foot::write(summary, recordings, notes, &mut page);

@@ -7,6 +7,7 @@ mod cache;
 mod cause;
 mod control;
 mod detail;
+mod held;
 mod job;
 mod main_threads;
 mod node;
@@ -25,6 +26,7 @@ pub use detail::{
     CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane,
     WorkerPeriod,
 };
+pub use held::HeldSummary;
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
 pub use main_threads::MainThreads;
 pub use node::NodeSummary;

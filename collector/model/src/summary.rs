@@ -1,6 +1,6 @@
 use crate::{
-    Act, Advice, CacheSummary, Cause, Causes, Expected, FileWait, HostFacts, JobFacts, Knob, LoaderEpochs,
-    MainThreads, MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
+    Act, Advice, CacheSummary, Cause, Causes, Expected, FileWait, HeldSummary, HostFacts, JobFacts, Knob,
+    LoaderEpochs, MainThreads, MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,9 @@ pub struct RunSummary {
     /// By rank and loader, of those that have a cache.
     #[serde(default)]
     pub caches: Vec<CacheSummary>,
+    /// Of the job's files in the page cache; `None` where nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldSummary>,
     /// By rank and loader, of those that were iterated in training.
     #[serde(default)]
     pub epochs: Vec<LoaderEpochs>,

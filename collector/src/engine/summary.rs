@@ -83,6 +83,7 @@ impl Engine {
             tune: self.tune,
             acts: self.audit.acts(),
             caches: seen.caches,
+            held: self.held.clone(),
             epochs: seen.epochs,
             main_threads: seen.main_threads,
             spare_cpus: seen.spare_cpus,

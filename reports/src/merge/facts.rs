@@ -35,6 +35,8 @@ pub(super) fn merged(runs: &[Run]) -> RunSummary {
         tune: runs.iter().find_map(|run| run.summary.tune),
         acts: acts(runs),
         caches: of_ranks(runs, |summary| &summary.caches, |cache| cache.rank),
+        // Of an attached job there is one recording.
+        held: runs.iter().find_map(|run| run.summary.held.clone()),
         epochs: of_ranks(runs, |summary| &summary.epochs, |epochs| epochs.rank),
         // Unknown where it is of one of them.
         spare_cpus: runs.iter().map(|run| run.summary.spare_cpus).sum(),

@@ -8,6 +8,7 @@ use super::section::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Column, Table, figures, words};
 use crate::run::Run;
+use crate::text::held_in_words;
 use stallscope_look::cache;
 use stallscope_model::{CacheState, CacheUses, Phase};
 use stallscope_units as units;
@@ -25,6 +26,7 @@ pub(super) fn section(run: &Run) -> Section {
     let mut blocks = Vec::new();
     let lead = match run.summary.cache() {
         Some(job) => format!("{}.", cache::facts(&job).join(" · ")),
+        None if run.summary.held.is_some() => String::new(),
         None => {
             let missing = "No loader has a cache. stallscope run --cache 8GiB keeps the files of its samples in memory, \
                  stallscope.DataLoader(..., cache=\"8GiB\") samples of any kind; stallscope tune says whether that would help.";
@@ -32,6 +34,8 @@ pub(super) fn section(run: &Run) -> Section {
             String::new()
         }
     };
+    let held = run.summary.held.as_ref().map(held_in_words);
+    blocks.extend(held.map(|words| Block::Note(format!("Files held in the page cache: {words}."))));
     blocks.extend(chart(run).map(Block::Chart));
     if !run.summary.caches.is_empty() {
         blocks.extend(tables(run).map(Block::Table));

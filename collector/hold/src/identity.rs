@@ -1,0 +1,162 @@
+//! The holder becomes the job's user, before it looks at anything of the job's.
+
+use rustix::fs::stat;
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, getgid, getuid, pidfd_open, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities, set_no_new_privs,
+};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The job's root process, of which nothing but its end is heard.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) pid: u32,
+    pub(crate) ended: OwnedFd,
+}
+
+/// Who a process is, by the kernel's word.
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// Becomes the user of process `pid`, which began `start_ticks` after the boot, and may lock so many bytes as that user. Root's
+/// privileges are gone afterwards, but for the right to lock memory where the limit of it could not be raised.
+///
+/// # Errors
+/// A sentence: the process has ended, is root's or of several users, or sees other files than this one.
+pub(crate) fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Result<Job, String> {
+    let gone = || format!("process {pid} has ended");
+    let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
+    let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| gone())?;
+    let user = User::of(&status)?;
+    let same = sees_the_same_files(pid).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => gone(),
+        _ => format!("process {pid} may not be looked into ({error}); with sudo it may"),
+    })?;
+    // What was read is that process's, as it is still there now.
+    if self::start_ticks(pid) != Some(start_ticks) {
+        return Err(gone());
+    }
+    if !same {
+        return Err("the job sees other files than this program, as in a container: nothing is held for it; attach from within".into());
+    }
+    if user.uid == 0 {
+        return Err("the job runs as root, and files are held as a job's user, never as root".into());
+    }
+    // If memory runs out, this goes before anything of the job's or of others.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    let kept = if may_lock(most_bytes) { CapabilitySet::empty() } else { CapabilitySet::IPC_LOCK };
+    user.take(kept).map_err(|error| format!("cannot become the job's user: {error}"))?;
+    set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| format!("cannot be ended with its parent: {error}"))?;
+    Ok(Job { pid, ended })
+}
+
+impl User {
+    fn of(status: &str) -> Result<User, String> {
+        let numbers = |name: &str| -> Vec<u32> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+        };
+        // Real, effective, saved, and that of files.
+        match (&numbers("Uid:")[..], &numbers("Gid:")[..]) {
+            (&[uid, a, b, c], &[gid, d, e, f]) if [a, b, c] == [uid; 3] && [d, e, f] == [gid; 3] => {
+                Ok(User { uid, gid, groups: numbers("Groups:") })
+            }
+            _ => Err("the job's process is of several users at once: nothing is held for it".into()),
+        }
+    }
+
+    /// Of capabilities `kept` stay, as far as they are there.
+    fn take(&self, kept: CapabilitySet) -> io::Result<()> {
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            // Else the change of user would take what is kept.
+            set_keep_capabilities(true)?;
+            let (uid, gid) = (self.uid, self.gid);
+            // SAFETY: system calls on numbers, and the list outlives its call. There is one thread still.
+            let done = unsafe {
+                libc::setgroups(self.groups.len(), self.groups.as_ptr()) == 0
+                    && libc::setresgid(gid, gid, gid) == 0
+                    && libc::setresuid(uid, uid, uid) == 0
+            };
+            if !done {
+                return Err(io::Error::last_os_error());
+            }
+            // Else a debugger of that user's would have a process that may lock more than theirs may.
+            set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        }
+        if (getuid().as_raw(), getgid().as_raw()) != (self.uid, self.gid) {
+            return Err(io::Error::other("it is another user's; with sudo it can be done"));
+        }
+        let none = CapabilitySet::empty();
+        let kept = kept & capabilities(None)?.permitted;
+        set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
+        Ok(set_no_new_privs(true)?)
+    }
+}
+
+/// Raises the limit of locked memory to what is asked for, else as far as it may be raised. `false`: it is less than that, as for
+/// root of a container without CAP_SYS_RESOURCE.
+fn may_lock(most_bytes: u64) -> bool {
+    let wanted = Rlimit { current: Some(most_bytes), maximum: Some(most_bytes) };
+    let is_raised = setrlimit(Resource::Memlock, wanted).is_ok();
+    if !is_raised {
+        let now = rustix::process::getrlimit(Resource::Memlock);
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: now.maximum, maximum: now.maximum });
+    }
+    is_raised
+}
+
+/// The same mounts from the same root: a path is the same file here and there.
+fn sees_the_same_files(pid: u32) -> io::Result<bool> {
+    let mounts = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt"));
+    let root = |of: &str| stat(format!("/proc/{of}/root/")).map(|root| (root.st_dev, root.st_ino));
+    let pid = pid.to_string();
+    Ok(mounts(&pid)? == mounts("self")? && root(&pid)? == root("self")?)
+}
+
+fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Reads of storage wait for those of everybody else, where its scheduler knows of such.
+pub(crate) fn read_when_idle() {
+    const WHO_PROCESS: libc::c_int = 1;
+    const IDLE: libc::c_int = 3 << 13;
+    // SAFETY: a system call on numbers, of this thread alone.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, IDLE) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_one_user_is_that_users_with_all_groups() {
+        let status = "Name:\tpython\nUid:\t7\t7\t7\t7\nGid:\t8\t8\t8\t8\nGroups:\t8 27 100 \n";
+        assert_eq!(User::of(status), Ok(User { uid: 7, gid: 8, groups: vec![8, 27, 100] }));
+        for other in ["", "Uid:\t7\t0\t7\t7\nGid:\t8\t8\t8\t8\n", "Uid:\t7\t7\t7\t7\nGid:\t8\t8\t0\t8\n"] {
+            assert!(User::of(other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn who_has_ended_or_has_anothers_number_is_not_followed() {
+        let own = std::process::id();
+        let ticks = start_ticks(own).expect("it has a beginning");
+        assert_eq!(sees_the_same_files(own).ok(), Some(true));
+        assert!(become_user_of(own, ticks + 1, 0).is_err_and(|why| why.ends_with("has ended")));
+        assert!(become_user_of(4_194_303, 1, 0).is_err_and(|why| why.ends_with("has ended")));
+    }
+}

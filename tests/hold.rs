@@ -1,0 +1,243 @@
+//! `attach --cache`: a job that runs already, and has less memory than its files take.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use rustix::fs::{Advice, fadvise};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::memory::MemoryGroup;
+use support::node::PYTHON;
+use support::{Killed, Sandbox, job, privileged, text, wait_until};
+
+/// Whose job it is.
+const ANNA: u32 = 4747;
+const FILES: usize = 320;
+const FILE_BYTES: usize = 100 << 10;
+const DATA_BYTES: u64 = (FILES * FILE_BYTES) as u64;
+/// Of the job's group: its process, and less than half of the data.
+const GROUP_BYTES: u64 = 24 << 20;
+const BUDGET_BYTES: u64 = 16 << 20;
+
+/// A job of another user's in a group of its own.
+struct Shuffled {
+    sandbox: Sandbox,
+    _group: MemoryGroup,
+    job: Killed,
+    data: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    from_device_bytes: u64,
+    sum: u64,
+}
+
+impl Shuffled {
+    /// `None` where no group can be made.
+    fn new(name: &str) -> Option<Shuffled> {
+        let group = MemoryGroup::new(name, GROUP_BYTES)?;
+        let sandbox = Sandbox::new(name);
+        let data = sandbox.path("data");
+        fs::create_dir(&data).unwrap();
+        let script = sandbox.path("shuffled.py");
+        fs::copy(job("shuffled.py"), &script).unwrap();
+        (0..FILES).for_each(|number| write(&data.join(format!("{number}.bin")), &content(number)));
+        let mut command = Command::new("setpriv");
+        let anna = ANNA.to_string();
+        command.args(["--reuid", &anna, "--regid", &anna, "--clear-groups", PYTHON]);
+        command.arg(script).arg(&data).arg(sandbox.path("stop")).current_dir(&data);
+        let mut command = group.around(&command);
+        command.stdin(Stdio::null()).stdout(File::create(sandbox.path("epochs")).unwrap());
+        let job = Killed(command.spawn().unwrap());
+        Some(Shuffled { sandbox, _group: group, job, data })
+    }
+
+    fn epochs(&self) -> Vec<Epoch> {
+        let printed = fs::read_to_string(self.sandbox.path("epochs")).unwrap();
+        let whole = printed.rfind('\n').map_or("", |end| &printed[..end]);
+        let epoch = |line: &str| {
+            let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+            Epoch { from_device_bytes: numbers[1], sum: numbers[2] }
+        };
+        whole.lines().map(epoch).collect()
+    }
+
+    /// So many more epochs that begin from now on.
+    fn runs(&self, more: usize) -> Vec<Epoch> {
+        // That which is under way is none of them.
+        let from = self.epochs().len() + 1;
+        wait_until("the job goes on", || self.epochs().len() >= from + more);
+        self.epochs()[from..from + more].to_vec()
+    }
+
+    fn attach(&self, recording: &str) -> Killed {
+        let words = ["attach", &self.job.0.id().to_string(), "--cache", "16MiB", "-o", recording];
+        let mut attach = self.sandbox.stallscope(&words);
+        let printed = File::create(self.sandbox.path(&format!("{recording}.printed"))).unwrap();
+        Killed(attach.stderr(printed).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Files that a process has mapped: their names, and what the kernel adds to those of deleted ones.
+    fn mapped(&self, pid: u32) -> BTreeSet<String> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let folder = format!("{}/", self.data.display());
+        maps.lines().filter_map(|line| Some(line.split_once(&folder)?.1.to_owned())).collect()
+    }
+}
+
+/// No two files are the same.
+fn content(number: usize) -> Vec<u8> {
+    (0..FILE_BYTES).map(|at| ((at * 31 + number * 7919) >> 3) as u8).collect()
+}
+
+/// Onto the disk, and out of memory.
+fn write(path: &Path, content: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(content).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children
+        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn status(pid: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn locked_bytes(pid: u32) -> u64 {
+    status(pid, "VmLck").split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+fn mean(epochs: &[Epoch]) -> u64 {
+    epochs.iter().map(|epoch| epoch.from_device_bytes).sum::<u64>() / epochs.len() as u64
+}
+
+#[test]
+fn a_job_reads_less_by_what_is_held_of_its_files_and_goes_on_whatever_ends() {
+    if !privileged("a_job_reads_less_by_what_is_held_of_its_files_and_goes_on_whatever_ends") {
+        return;
+    }
+    let Some(job) = Shuffled::new("hold") else { return };
+    let before = job.runs(2);
+    let mut attach = job.attach("first.stall");
+    wait_until("there is a holder", || !children(attach.0.id()).is_empty());
+    let holder = children(attach.0.id())[0];
+    wait_until("the budget is held", || locked_bytes(holder) + 2 * FILE_BYTES as u64 > BUDGET_BYTES);
+    assert!(locked_bytes(holder) <= BUDGET_BYTES);
+    let after = job.runs(2);
+    println!("epochs before {before:?}, after {after:?}");
+    assert!(mean(&before) > DATA_BYTES / 2, "the job had too much memory: {before:?}");
+    assert!(mean(&after) <= DATA_BYTES - BUDGET_BYTES + (1 << 20), "{after:?}");
+    assert!(mean(&before) - mean(&after) > BUDGET_BYTES * 7 / 10, "{before:?} {after:?}");
+
+    // A process of the job's user, with no right but to lock that much.
+    let anna = [ANNA; 4].map(|uid| uid.to_string()).join(" ");
+    assert_eq!([status(holder, "Uid"), status(holder, "Gid")], [anna.clone(), anna]);
+    assert_eq!(status(holder, "Groups"), "");
+    // None, or CAP_IPC_LOCK alone where root of a container may not raise the limit instead.
+    let capabilities = status(holder, "CapPrm");
+    assert_eq!(capabilities, status(holder, "CapEff"));
+    assert!(["0000000000000000", "0000000000004000"].contains(&&*capabilities), "{capabilities}");
+    assert_eq!(status(holder, "NoNewPrivs"), "1");
+    let first = fs::read_to_string(format!("/proc/{holder}/oom_score_adj")).unwrap();
+    assert_eq!(first.trim(), "1000");
+
+    // One file is written to, in place, and another one replaced; the job reads the same as before.
+    let held = job.mapped(holder);
+    let [written, replaced] = [0, 1].map(|nth| held.iter().nth(nth).unwrap().clone());
+    let of = |name: &str| content(name.trim_end_matches(".bin").parse().unwrap());
+    File::options().write(true).open(job.data.join(&written)).unwrap().write_all(&of(&written)).unwrap();
+    let other = job.sandbox.path("other");
+    write(&other, &of(&replaced));
+    fs::rename(&other, job.data.join(&replaced)).unwrap();
+    wait_until("both are let go", || {
+        let now = job.mapped(holder);
+        !now.contains(&written) && !now.iter().any(|name| name.ends_with(" (deleted)"))
+    });
+
+    let recorded = || {
+        stallscope_store::Recording::open(&job.sandbox.path("first.stall")).unwrap().summary().unwrap().held
+    };
+    wait_until("that is recorded", || recorded().is_some_and(|held| held.changed_files >= 2));
+
+    // The holder is killed: the job and its measurement go on.
+    support::signal(holder, "KILL");
+    wait_until("its locks are gone", || !Path::new(&format!("/proc/{holder}")).exists());
+    let printed = || fs::read_to_string(job.sandbox.path("first.stall.printed")).unwrap();
+    wait_until("it is heard of", || printed().contains("none are held any more"));
+    let without = job.runs(2);
+    support::signal(attach.0.id(), "INT");
+    assert!(attach.0.wait().unwrap().success());
+    assert!(printed().contains("Files held in memory"), "{}", printed());
+    let figures = recorded().expect("it was asked for");
+    assert!(figures.most_bytes <= BUDGET_BYTES && figures.most_files >= 150, "{figures:?}");
+    assert!(figures.brought_bytes > 0 && figures.bytes == 0, "{figures:?}");
+
+    // The collector is killed: nothing stays locked behind it.
+    let second = job.attach("second.stall");
+    wait_until("there is a holder again", || !children(second.0.id()).is_empty());
+    let holder = children(second.0.id())[0];
+    wait_until("it holds", || locked_bytes(holder) > 0);
+    support::signal(second.0.id(), "KILL");
+    wait_until("the holder ends", || !Path::new(&format!("/proc/{holder}")).exists());
+    let last = job.runs(1);
+
+    let sums: BTreeSet<u64> =
+        [before, after, without, last].concat().into_iter().map(|epoch| epoch.sum).collect();
+    assert_eq!(sums.len(), 1, "the job reads what it read before");
+}
+
+#[test]
+fn a_holder_ends_with_its_job() {
+    if !privileged("a_holder_ends_with_its_job") {
+        return;
+    }
+    let Some(mut job) = Shuffled::new("hold-end") else { return };
+    let mut attach = job.attach("end.stall");
+    wait_until("it holds", || children(attach.0.id()).first().is_some_and(|pid| locked_bytes(*pid) > 0));
+    let holder = children(attach.0.id())[0];
+    fs::write(job.sandbox.path("stop"), "").unwrap();
+    assert!(job.job.0.wait().unwrap().success());
+    wait_until("its locks are gone", || locked_bytes(holder) == 0);
+    assert!(attach.0.wait().unwrap().success());
+    assert!(!Path::new(&format!("/proc/{holder}")).exists());
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_in_a_sentence_before_anything_is_recorded() {
+    if !privileged("what_cannot_be_held_is_refused_in_a_sentence_before_anything_is_recorded") {
+        return;
+    }
+    let sandbox = Sandbox::new("hold-refused");
+    let refused = |command: &mut Command| {
+        let job = Killed(command.stdin(Stdio::piped()).spawn().unwrap());
+        let pid = job.0.id().to_string();
+        let comm = format!("/proc/{pid}/comm");
+        wait_until("it runs", || fs::read_to_string(&comm).is_ok_and(|name| name == "cat\n"));
+        let output = sandbox.run(&["attach", &pid, "--cache", "16MiB", "-o", "no.stall"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!sandbox.path("no.stall").exists());
+        text(&output.stderr)
+    };
+    assert_eq!(
+        refused(&mut Command::new("cat")),
+        "stallscope: --cache: the job runs as root, and files are held as a job's user, never as root\n"
+    );
+    let elsewhere = refused(Command::new("unshare").args(["--mount", "cat"]));
+    assert!(elsewhere.contains("sees other files than this program, as in a container"), "{elsewhere}");
+    let output = sandbox.run(&["attach", "1", "--cache", "much"]);
+    assert_eq!(output.status.code(), Some(2));
+}
