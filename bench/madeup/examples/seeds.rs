@@ -52,7 +52,13 @@ fn pictures(seed: &dyn Fn(&str, &str, &[u8])) {
 /// What pyarrow writes.
 fn tables(seed: &dyn Fn(&str, &str, &[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../probe/pack/tests/tables");
-    for name in ["train-00000-of-00002.parquet", "deltas.parquet", "lengths.parquet", "dictionary.parquet", "words.arrow"] {
+    for name in [
+        "train-00000-of-00002.parquet",
+        "deltas.parquet",
+        "lengths.parquet",
+        "dictionary.parquet",
+        "words.arrow",
+    ] {
         seed("tables", name, &fs::read(folder.join(name)).expect("a table of a checkout"));
     }
     let saved = folder.join("saved/data-00000-of-00001.arrow");

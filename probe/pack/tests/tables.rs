@@ -93,7 +93,7 @@ fn a_second_run_reads_only_what_is_new() {
     packed(&dir, std::slice::from_ref(&first), Columns::default()).unwrap();
     let (again, _) = packed(&dir, std::slice::from_ref(&first), Columns::default()).unwrap();
     assert_eq!((again.files, again.kept), (0, 10));
-    let origin = Origin::Tables { paths: &[other.clone()], columns: Columns::default() };
+    let origin = Origin::Tables { paths: std::slice::from_ref(&other), columns: Columns::default() };
     let made = dir.path().join("made.pack");
     let appended = append(origin, &made, OPTIONS, false, &Disk, &mut |_| {}).unwrap();
     assert_eq!((appended.files, appended.kept), (10, 0));

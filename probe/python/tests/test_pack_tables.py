@@ -118,9 +118,7 @@ def test_arrow_files_of_the_cache_give_the_rows(tmp_path, kind):
 def test_every_way_to_write_parquet_gives_the_rows(tmp_path):
     draw = random.Random(2)
     count = 400
-    values = [
-        None if draw.random() < 0.1 else draw.randbytes(draw.choice([0, 1, 30, 30, 700])) for _ in range(count)
-    ]
+    values = [None if draw.random() < 0.1 else draw.randbytes(draw.choice([0, 1, 30, 30, 700])) for _ in range(count)]
     values[::9] = [values[1] or b"again"] * len(values[::9])
     labels = [None if draw.random() < 0.1 else draw.choice([0, 3, 70_000, 2**32 - 2]) for _ in range(count)]
     ways = itertools.product(

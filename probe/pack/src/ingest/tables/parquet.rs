@@ -89,7 +89,7 @@ impl Footer {
         let mut bytes = vec![0; count as usize];
         file.read_exact_at(&mut bytes, begin).map_err(io_fault)?;
         let mut footer = Footer { bytes, begin, leaves: Vec::new(), description: None };
-        footer.describe().map_err(said)?;
+        footer.describe().map_err(footer_fault)?;
         Ok(footer)
     }
 
@@ -152,7 +152,7 @@ impl Footer {
             }),
             _ => reader.skip(kind),
         });
-        parsed.map_err(said)?;
+        parsed.map_err(footer_fault)?;
         match fault {
             Some(fault) => Err(fault.into()),
             None => Ok(groups),
@@ -246,7 +246,7 @@ impl Footer {
     }
 }
 
-fn said(fault: Fault) -> String {
+fn footer_fault(fault: Fault) -> String {
     match fault {
         Fault::Cut => "its footer is damaged: it ends early".into(),
         Fault::Malformed => "its footer is damaged".into(),

@@ -125,14 +125,13 @@ impl Table {
         let fields = footer.fields();
         let chosen = choose(&fields, footer.description.as_deref(), columns, &self.path)?;
         self.describe(&fields, chosen);
-        Ok(self.read_groups(&file, &footer, chosen, labels).and_then(|()| {
+        Ok(self.read_groups(&file, &footer, chosen, labels).map(|()| {
             if fields[chosen.record].kind == Kind::Bytes {
                 let path = chosen.path.and_then(|path| footer.first(&file, path).ok().flatten());
                 // A fault has a sentence when the row is packed.
                 let first = footer.first(&file, chosen.record).ok().flatten().unwrap_or_default();
                 self.end_in(&ending(&first, path.as_deref()));
             }
-            Ok(())
         }))
     }
 
