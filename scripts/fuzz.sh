@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:?usage: scripts/fuzz.sh SECONDS [TARGET…]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint pack picture trace ${FEATURES:+service readers})
+[ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint pack tables picture trace ${FEATURES:+service readers})
 export CARGO_TARGET_DIR=$PWD/target
 cargo run --release --quiet -p madeup --example seeds target/fuzz-seeds
 triple=$(rustc -vV | sed -n 's/^host: //p')

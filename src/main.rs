@@ -15,6 +15,7 @@ mod node;
 mod pack;
 mod pack_change;
 mod pack_mount;
+mod pack_source;
 mod report;
 mod run;
 mod shell;

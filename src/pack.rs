@@ -1,12 +1,12 @@
 use crate::pack_change::{self, Append, Delete, Purge};
 use crate::pack_mount::{self, Mount, Serve, Unmount};
+use crate::pack_source::{Kind, origin};
 use crate::terminal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stallscope_pack::{
-    Disk, LEAST_CHUNK_BYTES, Notice, Options, Origin, Pack, Packed, Result as PackResult, Snapshot, class_of,
-    shown,
+    Disk, LEAST_CHUNK_BYTES, Notice, Options, Pack, Packed, Result as PackResult, Snapshot, class_of, shown,
 };
 use stallscope_reports::clean;
 use stallscope_units::{bytes, bytes_per_second, count, counted, duration, parse_bytes};
@@ -19,22 +19,21 @@ use std::time::{Duration, Instant};
 
 /// Pack a data set's files into large chunks; change, check, list and extract packs.
 ///
-/// Packs the folder SRC, or the files in tar files, into the folder PACK. SRC is only read. A run that was interrupted goes on when it is
-/// started again: files in whole chunks are not read again. Each file that cannot be packed has a sentence, the others
-/// are packed, and the exit code is 1. stallscope.PackedImageFolder and stallscope.PackedDataset read packs; `pack mount` and
-/// `run --pack` show one as a folder to programs that stay as they are.
+/// Packs the folder SRC, the files in tar files, or the rows of Parquet and Arrow files into the folder PACK. SRC is only read. A
+/// run that was interrupted goes on when it is started again: files in whole chunks are not read again. Each file that cannot be
+/// packed has a sentence, the others are packed, and the exit code is 1. stallscope.PackedImageFolder and
+/// stallscope.PackedDataset read packs; `pack mount` and `run --pack` show one as a folder to programs that stay as they are.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
 pub(crate) struct PackVerb {
-    /// Folder to pack, or tar files (WebDataset shards); what is called as a command below is written `./verify`
+    /// Folder to pack, tar files (WebDataset shards), or Parquet and Arrow files; what is called as a command below is written `./verify`
     #[arg(required = true)]
     src: Vec<PathBuf>,
     /// Folder of the pack
     #[arg(short, long, value_name = "PACK", required = true)]
     output: Option<PathBuf>,
-    /// Put the files of each tar file into a folder that is called as it is
-    #[arg(long)]
-    by_shard: bool,
+    #[command(flatten)]
+    kind: Kind,
     /// Seed of the order in which files lie in chunks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -58,6 +57,7 @@ const EXAMPLES: &str = "\
 Examples:
   stallscope pack /data/imagenet -o /fast/imagenet.pack        pack, or go on packing
   stallscope pack shards/*.tar -o /fast/imagenet.pack          pack what is in WebDataset shards
+  stallscope pack data/train-*.parquet -o /fast/train.pack     pack the rows of tables, as Hugging Face has them
   stallscope pack /data/texts -o /fast/texts.pack --zstd       compress what is worth it
   stallscope pack verify /fast/imagenet.pack                   read every byte; exits with 1 if one is bad
   stallscope pack ls -l /fast/imagenet.pack train/cat          list the files of a folder
@@ -212,22 +212,10 @@ impl Progress {
 
 fn create(verb: &PackVerb) -> Result<ExitCode> {
     let Some(into) = &verb.output else { bail!("name SRC and -o PACK") };
-    let origin = origin(&verb.src, verb.by_shard)?;
+    let origin = origin(&verb.src, &verb.kind)?;
     let shuffle = (!verb.in_order).then_some(verb.seed);
     let options = Options { shuffle, zstd: verb.zstd, chunk_bytes: verb.chunk_size };
     watched(|tell| stallscope_pack::pack(origin, into, options, &Disk, tell))
-}
-
-/// One folder, or tar files.
-pub(crate) fn origin(paths: &[PathBuf], by_shard: bool) -> Result<Origin<'_>> {
-    match paths {
-        [] => bail!("name what is to be packed"),
-        [folder] if !folder.is_file() => match by_shard {
-            true => bail!("--by-shard is for tar files, and {} is none", folder.display()),
-            false => Ok(Origin::Folder(folder)),
-        },
-        paths => Ok(Origin::Shards { paths, by_shard }),
-    }
 }
 
 /// Packs, shows how far it is, and says what came of it.
@@ -241,6 +229,8 @@ pub(crate) fn watched(
             let rate = bytes_per_second(read as f64 / begun.elapsed().as_secs_f64());
             format!("{} of {}, {} read, {rate}", count(done), counted(all, "file"), bytes(read))
         }),
+        Notice::Unpacked(done, all, read) => progress
+            .show(|| format!("{} of {} unpacked, {} read", count(done), counted(all, "row"), bytes(read))),
         Notice::Problem(sentence) => progress.say(sentence),
     });
     progress.clear();

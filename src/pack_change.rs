@@ -1,4 +1,5 @@
-use crate::pack::{CHUNK_SIZE, Progress, chunk_bytes, origin, watched};
+use crate::pack::{CHUNK_SIZE, Progress, chunk_bytes, watched};
+use crate::pack_source::{Kind, origin};
 use crate::terminal;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -8,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Add the files of a folder, or of tar files, to a pack.
+/// Add the files of a folder or of tar files, or the rows of tables, to a pack.
 ///
 /// They keep their names below the folder. What the pack has already stays: a file of the same size and time of change is
 /// skipped, another one has a sentence. Run it again where it was interrupted.
@@ -16,12 +17,11 @@ use std::process::ExitCode;
 pub(crate) struct Append {
     /// Folder of the pack
     pack: PathBuf,
-    /// Folder whose files are added, or tar files
+    /// Folder whose files are added, tar files, or Parquet and Arrow files
     #[arg(required = true)]
     src: Vec<PathBuf>,
-    /// Put the files of each tar file into a folder that is called as it is
-    #[arg(long)]
-    by_shard: bool,
+    #[command(flatten)]
+    kind: Kind,
     /// Pack files anew that the pack has in another state
     #[arg(long)]
     replace: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Purge {
 pub(crate) fn append(verb: &Append) -> Result<ExitCode> {
     let shuffle = (!verb.in_order).then_some(verb.seed);
     let options = Options { shuffle, zstd: verb.zstd, chunk_bytes: verb.chunk_size };
-    let origin = origin(&verb.src, verb.by_shard)?;
+    let origin = origin(&verb.src, &verb.kind)?;
     watched(|tell| stallscope_pack::append(origin, &verb.pack, options, verb.replace, &Disk, tell))
 }
 

@@ -32,6 +32,7 @@ fn main() {
     lines(&seed);
     checkpoint(&folder.path().join("saved"), &seed);
     pack(&seed);
+    tables(&seed);
     pictures(&seed);
 }
 
@@ -46,6 +47,22 @@ fn pictures(seed: &dyn Fn(&str, &str, &[u8])) {
             seed("picture", &format!("{name}-{number}"), &[head.as_slice(), &bytes].concat());
         }
     }
+}
+
+/// What pyarrow writes.
+fn tables(seed: &dyn Fn(&str, &str, &[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../probe/pack/tests/tables");
+    for name in [
+        "train-00000-of-00002.parquet",
+        "deltas.parquet",
+        "lengths.parquet",
+        "dictionary.parquet",
+        "words.arrow",
+    ] {
+        seed("tables", name, &fs::read(folder.join(name)).expect("a table of a checkout"));
+    }
+    let saved = folder.join("saved/data-00000-of-00001.arrow");
+    seed("tables", "saved", &fs::read(saved).expect("a table of a checkout"));
 }
 
 /// A chunk, a snapshot and a list of deletions, as they are, under checksums that are made right, and in a folder; the first byte says which.

@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The chunks of a pack, and what writing left unfinished.
 #[derive(Debug, Default)]
@@ -79,7 +79,29 @@ pub(crate) fn list(folder: &impl AsFd, dir: &Path) -> Result<Listing> {
 }
 
 fn is_ours(name: &[u8]) -> bool {
-    name == SNAPSHOT.as_bytes() || name == DELETED.as_bytes() || Id::of_file_name(name).is_some()
+    let named = [SNAPSHOT, DELETED, ROWS];
+    named.iter().any(|named| name == named.as_bytes()) || Id::of_file_name(name).is_some()
+}
+
+/// What a file without a name is called where there can be none.
+const ROWS: &str = "rows";
+
+/// A file in a pack's folder to write to and to read from, which is gone with this process; and what a sentence calls it. The caller holds
+/// the lock.
+pub(crate) fn unnamed(folder: &Folder) -> Result<(File, PathBuf)> {
+    let name = format!("{ROWS}{UNFINISHED}");
+    let path = folder.path().join(&name);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    if let Ok(file) = rustix::fs::openat(folder, ".", flags | OFlags::TMPFILE, mode) {
+        return Ok((file.into(), path));
+    }
+    // As on NFS.
+    let _ = folder.remove(OsStr::new(&name));
+    let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(folder, name.as_str(), flags, mode).doing("make", &path)?;
+    folder.remove(OsStr::new(&name)).doing("remove", &path)?;
+    Ok((file.into(), path))
 }
 
 /// What is held while a pack is written to.

@@ -1,14 +1,16 @@
-//! Packs a folder or tar files: what is in whole chunks already is not read again.
+//! Packs a folder, tar files or tables: what is in whole chunks already is not read again.
 
 mod origin;
 mod shards;
+mod tables;
 mod walk;
 
 pub use origin::Origin;
+pub use tables::{Columns, is_tables};
 
 use crate::chunk::LEAST_CHUNK_BYTES;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{list, lock, to_change};
+use crate::folder::{list, lock, to_change, unnamed};
 use crate::names::{class_of, compare};
 use crate::pack::Pack;
 use crate::record::Record;
@@ -23,6 +25,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use tables::Tables;
 
 const PIECE_BYTES: u64 = 1 << 20;
 
@@ -50,6 +53,8 @@ pub enum Notice<'a> {
     Found(u64),
     /// So many files are done, of how many, and how many bytes were read for it.
     Done(u64, u64, u64),
+    /// So many rows of tables were expanded, of how many, and how many bytes were read for it.
+    Unpacked(u64, u64, u64),
     /// A sentence on what was not packed, or not as expected.
     Problem(&'a str),
 }
@@ -122,6 +127,12 @@ pub fn append<'a>(
     Pack::open_in(&folder)?;
     let found = Found::of(origin, tell)?;
     let _lock = lock(&folder)?;
+    if matches!(&found.source, Source::Tables(tables) if tables.has_words()) {
+        return Err(Error::Refused(format!(
+            "the labels of {} are texts, which have the numbers of their order among all of a pack; pack all files into a new folder",
+            found.origin.shown()
+        )));
+    }
     let own: HashSet<&[u8]> = found.names.iter().map(Vec::as_slice).collect();
     let state = State::read_whole(&folder, storage, &|name| own.contains(name))?;
     drop(own);
@@ -154,7 +165,13 @@ enum Kind {
 /// Writes what the pack does not have yet, and the snapshot.
 fn written(job: Job<'_>, state: State, found: Found<'_>, classes: &BTreeMap<Vec<u8>, u32>) -> Result<Packed> {
     let Job { folder, options, storage, tell, kind } = job;
-    let Found { origin, source, names, problems } = found;
+    let Found { origin, mut source, mut names, mut problems } = found;
+    let live = state.live();
+    if let Source::Tables(tables) = &mut source {
+        let known = |name: &[u8]| live.get(name).map(|at| state.record(*at));
+        problems += tables.unpack(&|| unnamed(folder), &known, tell)?;
+        names.retain(|name| tables.has(name));
+    }
     let has_labels = has_labels(&source);
     let writer = Writer::new(storage, folder, state.pack(), state.last(), options.chunk_bytes, has_labels);
     let mut run = Run {
@@ -168,13 +185,13 @@ fn written(job: Job<'_>, state: State, found: Found<'_>, classes: &BTreeMap<Vec<
         done: 0,
         tell,
     };
-    let live = state.live();
     if kind == Kind::Packs {
         run.gone(live.keys().copied(), &names);
     }
     for name in in_order(names, options.shuffle) {
         let label = match &source {
             Source::Shards(shards) if has_labels => shards.label(&name),
+            Source::Tables(tables) => tables.label(&name),
             _ => class_of(&name).and_then(|class| classes.get(class)).copied(),
         };
         run.one(&name, label, live.get(name.as_slice()).map(|at| state.record(*at)))?;
@@ -221,6 +238,12 @@ impl<'a> Found<'a> {
                 let names = shards.names();
                 (Source::Shards(shards), names)
             }
+            Origin::Tables { paths, columns } => {
+                let problem = &mut |sentence| sentences.push(sentence);
+                let tables = Tables::of(paths, columns, problem, &mut |rows| tell(Notice::Found(rows)))?;
+                let names = tables.names();
+                (Source::Tables(tables), names)
+            }
         };
         sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
         if names.is_empty() {
@@ -233,15 +256,21 @@ impl<'a> Found<'a> {
 /// An origin that can be packed into this folder.
 fn checked<'a>(origin: Origin<'a>, into: &Path) -> Result<Origin<'a>> {
     origin.is_there()?;
-    if let Origin::Folder(path) = origin {
-        is_apart(path, into)?;
+    match origin {
+        Origin::Folder(path) => is_apart(path, into)?,
+        Origin::Tables { paths: [path], .. } if path.is_dir() => is_apart(path, into)?,
+        Origin::Tables { .. } | Origin::Shards { .. } => {}
     }
     Ok(origin)
 }
 
 /// Whether labels come with the files, and not by their folders.
 fn has_labels(source: &Source<'_>) -> bool {
-    matches!(source, Source::Shards(shards) if shards.has_labels)
+    match source {
+        Source::Folder(..) => false,
+        Source::Shards(shards) => shards.has_labels,
+        Source::Tables(_) => true,
+    }
 }
 
 /// A pack within its source would write to the source, and the next run would pack it.

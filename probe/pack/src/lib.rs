@@ -33,7 +33,7 @@ pub use extract::{Extracted, extract, is_at_or_below};
 pub use frame::{MOST_EXPANDED_BYTES, expanded};
 pub use id::Id;
 pub use images::Images;
-pub use ingest::{Notice, Options, Origin, Packed, append, pack};
+pub use ingest::{Columns, Notice, Options, Origin, Packed, append, is_tables, pack};
 pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, parted, shown};
 pub use pack::Pack;
 pub use purge::{Purged, purge};

@@ -5,7 +5,7 @@
 mod failing;
 
 use failing::{Cut, Failing};
-use stallscope_pack::{Disk, Error, Id, Options, Pack, Verified, pack, rebuild, verify};
+use stallscope_pack::{Columns, Disk, Error, Id, Options, Origin, Pack, Verified, pack, rebuild, verify};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -222,4 +222,31 @@ fn readable_files(dir: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         }
     }
     found
+}
+
+/// What is expanded of a table lies outside of what a pack has, and so does not count for it, whatever fails.
+#[test]
+fn packing_a_table_that_fails_at_any_step_goes_on() {
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables");
+    let paths = [0, 1].map(|shard| tables.join(format!("train-{shard:05}-of-00002.parquet")));
+    let origin = Origin::Tables { paths: &paths, columns: Columns::default() };
+    let dir = tempfile::tempdir().unwrap();
+    pack(origin, &dir.path().join("all"), OPTIONS, &Disk, &mut |_| {}).unwrap();
+    let all = readable(&dir.path().join("all"));
+    assert_eq!(all.len(), 20);
+    let (mut failures, mut kept) = (0, 0);
+    for steps in 0.. {
+        let into = dir.path().join(steps.to_string());
+        let outcome = pack(origin, &into, OPTIONS, &Failing::after(steps), &mut |_| {});
+        if outcome.is_ok() {
+            break;
+        }
+        failures += 1;
+        let continued = pack(origin, &into, OPTIONS, &Disk, &mut |_| {}).unwrap();
+        assert_eq!(continued.files + continued.kept, 20);
+        kept += continued.kept;
+        assert_eq!(readable(&into), all, "after {steps} operations");
+        assert_eq!(sentences(&into), Vec::<String>::new());
+    }
+    assert!(failures > 10 && kept > 0, "{failures} operations failed, {kept} rows were kept");
 }

@@ -1,6 +1,7 @@
-//! Where files to pack come from: a folder, or tar files.
+//! Where files to pack come from: a folder, tar files, or tables.
 
 use super::shards::Shards;
+use super::tables::{Columns, Tables};
 use crate::error::{Error, Result};
 use crate::folder::open_source;
 use stallscope_folder::find;
@@ -25,6 +26,13 @@ pub enum Origin<'a> {
         /// Whether each one's files are in a folder that is called as the tar file is.
         by_shard: bool,
     },
+    /// The rows of these Parquet and Arrow files, or of those in one folder, with labels of their own.
+    Tables {
+        /// In any order: rows are in that of the names of files.
+        paths: &'a [PathBuf],
+        /// Which become files and labels.
+        columns: Columns<'a>,
+    },
 }
 
 impl<'a> From<&'a Path> for Origin<'a> {
@@ -44,8 +52,10 @@ impl Origin<'_> {
     pub(super) fn shown(&self) -> String {
         match self {
             Origin::Folder(path) => path.display().to_string(),
-            Origin::Shards { paths: [one], .. } => one.display().to_string(),
-            Origin::Shards { paths, .. } => {
+            Origin::Shards { paths: [one], .. } | Origin::Tables { paths: [one], .. } => {
+                one.display().to_string()
+            }
+            Origin::Shards { paths, .. } | Origin::Tables { paths, .. } => {
                 let first = paths.first().map_or_else(String::new, |path| path.display().to_string());
                 format!("{first} and {} more", paths.len().saturating_sub(1))
             }
@@ -56,17 +66,20 @@ impl Origin<'_> {
     pub(super) fn is_there(&self) -> Result<()> {
         match self {
             Origin::Folder(path) if !is_folder(path)? => Err(Error::Refused(format!(
-                "{} is no folder, and only folders and tar files can be packed",
+                "{} is no folder, and only folders, tar files, Parquet and Arrow files can be packed",
                 path.display()
             ))),
             Origin::Folder(_) => Ok(()),
-            Origin::Shards { paths, .. } => match paths.iter().find(|path| path.is_dir()) {
-                Some(folder) => Err(Error::Refused(format!(
-                    "{} is a folder: pack one folder, or tar files, at a time",
-                    folder.display()
-                ))),
-                None => Ok(()),
-            },
+            Origin::Tables { paths: [_], .. } => Ok(()),
+            Origin::Shards { paths, .. } | Origin::Tables { paths, .. } => {
+                match paths.iter().find(|path| path.is_dir()) {
+                    Some(folder) => Err(Error::Refused(format!(
+                        "{} is a folder: pack one folder, or files, at a time",
+                        folder.display()
+                    ))),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }
@@ -82,6 +95,7 @@ pub(super) enum Source<'a> {
     /// At this path, where it was opened.
     Folder(&'a Path, OwnedFd),
     Shards(Shards),
+    Tables(Tables),
 }
 
 impl Source<'_> {
@@ -90,6 +104,7 @@ impl Source<'_> {
         match self {
             Source::Folder(path, _) => path.join(OsStr::from_bytes(name)).display().to_string(),
             Source::Shards(shards) => shards.shown(name),
+            Source::Tables(tables) => tables.shown(name),
         }
     }
 
@@ -101,6 +116,7 @@ impl Source<'_> {
                 Ok(Facts::of(&File::from(found).metadata()?))
             }
             Source::Shards(shards) => shards.facts(name),
+            Source::Tables(tables) => tables.facts(name),
         }
     }
 
@@ -110,6 +126,7 @@ impl Source<'_> {
                 Item::whole(open_source(Some(root.as_fd()), Path::new(OsStr::from_bytes(name)))?)
             }
             Source::Shards(shards) => shards.open(name),
+            Source::Tables(tables) => tables.open(name),
         }
     }
 }
@@ -129,7 +146,7 @@ impl Facts {
     }
 }
 
-/// A file that is read: on disk, or within a tar file.
+/// A file that is read: on disk, or within another one.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) facts: Facts,
