@@ -3,6 +3,7 @@
 use super::book::Book;
 use super::desk::{Arrival, Asking, Desk, Turned};
 use super::found::{self, Finder, HeldUp, Root};
+use crate::containers::NOT_THE_NODES;
 use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::{JobKnown, Policy};
 use crate::{descriptors, host, procfs};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{OwnedWriteHalf, UCred};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{interval, sleep, timeout};
@@ -41,17 +42,19 @@ const ORDERS: usize = 4 * OF_ALL;
 const IN_A_ROW: usize = 64;
 
 mod lines;
+mod peer;
 mod share;
 #[cfg(test)]
 mod tests;
 
 use lines::Lines;
+use peer::{Peer, root_of};
 use share::Share;
 
 enum Event {
     Called {
         hello: NodeHello,
-        peer: UCred,
+        peer: Peer,
         payer: u32,
         reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
@@ -282,12 +285,11 @@ fn take_up(
     events: &mpsc::Sender<Event>,
     share: &Share,
 ) {
-    let Ok(peer) = stream.peer_cred() else { return };
-    let payer = book.payer(peer.uid());
+    let Some(peer) = Peer::of(&stream) else { return };
+    let payer = peer.payer(book);
     let (of_all, of_user) =
         (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
-    let is_root = peer.uid() == 0;
-    if !is_root && of_user >= most_of_a_user(of_all, places) {
+    if !peer.is_root && of_user >= most_of_a_user(of_all, places) {
         return share.closing(payer, || drop(stream));
     }
     *connections.entry(payer).or_default() += 1;
@@ -307,12 +309,11 @@ fn take_up(
 async fn hear(
     lines: &mut Lines,
     mut write: OwnedWriteHalf,
-    peer: UCred,
+    peer: Peer,
     payer: u32,
     events: &mpsc::Sender<Event>,
     share: &Share,
 ) {
-    let of = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     // Before it is known to have hung up: those of a user who connects without end take up that user's places, and what comes
     // beyond them costs next to nothing.
     share.turn(payer).await;
@@ -339,7 +340,7 @@ async fn hear(
     if matches!(written, Ok(Ok(())))
         && let Some(says) = lines.next(None).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
-        && events.send(Event::Started { job, pid, of }).await.is_ok()
+        && events.send(Event::Started { job, pid, of: peer.pid }).await.is_ok()
     {
         let (grants, own_share) = (grant(write, granted), share.clone());
         tokio::spawn(async move {
@@ -349,7 +350,9 @@ async fn hear(
         while let Some(says) = lines.next(None).await {
             // What is no message is no reason to leave the job alone.
             let says = share.during(payer, || stallscope_wire::decode(&says));
+            // Of no job of root is anything changed, and what root says has no bounds in the audit.
             if let Ok(JobSays::Report(report)) = says
+                && !peer.is_containers_root()
                 && events.send(Event::Reported { job, report, payer }).await.is_err()
             {
                 break;
@@ -385,16 +388,6 @@ impl From<NodeReply> for Answer {
     }
 }
 
-/// Processes from one to the root of its job at most.
-const DEPTH: usize = 64;
-
-/// The process that `shim` names, where `caller` is it or comes from it.
-fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
-    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
-    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
-    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
-}
-
 /// Answers what a connection begins with.
 struct Reception<'a> {
     desk: &'a mut Desk,
@@ -404,19 +397,25 @@ struct Reception<'a> {
 }
 
 impl Reception<'_> {
-    fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
+    fn answer(&mut self, hello: NodeHello, peer: Peer) -> Answer {
+        let Peer { uid, pid, is_root } = peer;
         match hello.client {
-            NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into(),
-            NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
-            NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
-            NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
+            NodeClient::List | NodeClient::Log { .. } | NodeClient::Pause(_) | NodeClient::Resume(_)
+                if peer.is_containers_root() =>
+            {
+                NodeReply::Error(NOT_THE_NODES.into()).into()
+            }
+            NodeClient::List => NodeReply::Node(self.desk.shown_to(uid, Instant::now())).into(),
+            NodeClient::Log { after } => NodeReply::Log(self.book.page(after, uid)).into(),
+            NodeClient::Pause(whose) => self.turn(uid, |desk, by| desk.pause(&whose, by)),
+            NodeClient::Resume(whose) => self.turn(uid, |desk, by| desk.resume(&whose, by)),
             NodeClient::Shim(_) if hello.stallscope != stallscope_ring::PROTOCOL_VERSION => {
                 NodeReply::Error("this shim is of another version than the node's service".into()).into()
             }
             NodeClient::Shim(shim) => self.answer_shim(shim, peer),
             NodeClient::Job(job) => {
                 // Root alone speaks for others.
-                let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
+                let uid = job.owner.filter(|_| is_root).unwrap_or(uid);
                 let user = self.name_of(uid);
                 let process = job.pid.and_then(|pid| Some((pid, procfs::start_ticks(pid)?)));
                 let has_shim = process.and_then(|process| self.desk.collector_of(uid, process));
@@ -424,7 +423,7 @@ impl Reception<'_> {
                     return NodeReply::Error("no collector was started for that process".into()).into();
                 }
                 let is_watched = has_shim == Some(false);
-                let of = process.map(|(pid, _)| pid).or(peer.pid().map(|pid| pid as u32));
+                let of = process.map(|(pid, _)| pid).or(pid);
                 let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
                 let (id, first_cache_bytes) =
                     self.desk.arrive(Arrival { uid, user, cgroups, job, is_watched });
@@ -437,9 +436,8 @@ impl Reception<'_> {
         }
     }
 
-    fn answer_shim(&mut self, shim: ShimHello, peer: UCred) -> Answer {
-        let uid = peer.uid();
-        let process = peer.pid().and_then(|caller| root_of(caller as u32, &shim));
+    fn answer_shim(&mut self, shim: ShimHello, Peer { uid, pid, .. }: Peer) -> Answer {
+        let process = pid.and_then(|caller| root_of(caller, &shim));
         let known = process.map(|(pid, _)| JobKnown {
             user: self.name_of(uid),
             cgroups: procfs::cgroups(pid),
