@@ -1,5 +1,6 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
+use crate::containers::{Containers, THEIR_ROOT};
 use crate::outbox::Outbox;
 use crate::watch_audit::Watch;
 use rustix::event::PollFlags;
@@ -42,6 +43,8 @@ const STILL_BYTES: usize = 32 << 10;
 pub(crate) struct Caller {
     stream: UnixStream,
     pub(crate) uid: u32,
+    /// Where it is root, and not the node's: those that it is root of.
+    pub(crate) containers: Option<Containers>,
     /// The user who is charged for what it takes.
     pub(crate) payer: u32,
     /// The user who reads what it is sent: its own, unless root asks for another, as with sudo.
@@ -78,12 +81,15 @@ impl Caller {
     pub(crate) fn new(stream: UnixStream) -> std::io::Result<Caller> {
         stream.set_nonblocking(true)?;
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let containers = peer.uid.is_root().then(|| Containers::around(&stream, Some(pid)));
         Ok(Caller {
             stream,
             uid: peer.uid.as_raw(),
+            containers: containers.filter(|containers| !containers.have(std::process::id())),
             payer: peer.uid.as_raw(),
             reader: peer.uid.as_raw(),
-            pid: peer.pid.as_raw_nonzero().get() as u32,
+            pid,
             begun: Instant::now(),
             inbox: Vec::new(),
             lines: 0,
@@ -101,9 +107,19 @@ impl Caller {
         })
     }
 
+    /// Root of the node, who has no bounds.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0 && self.containers.is_none()
+    }
+
+    /// Who is charged for it, if not the owner of a range of ids that this is in.
+    pub(crate) fn charged(&self) -> u32 {
+        if self.containers.is_some() { THEIR_ROOT } else { self.uid }
+    }
+
     /// What it is sent goes to `reader`. Only root may read for others, of whom each may know less than root.
     pub(crate) fn reads_for(&mut self, reader: Option<u32>) {
-        self.reader = reader.filter(|_| self.uid == 0).unwrap_or(self.uid);
+        self.reader = reader.filter(|_| self.is_root()).unwrap_or(self.uid);
     }
 
     /// Whether system calls are hooked for it: while it watches something.

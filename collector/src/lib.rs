@@ -12,6 +12,7 @@ mod caller;
 mod cgroup;
 mod child;
 mod confine;
+mod containers;
 mod control;
 mod cpu_share;
 mod descriptors;

@@ -3,6 +3,7 @@
 use crate::ledger::{MAX_PROCESSES, MAX_STEPS_OUT};
 use crate::process::{ProcessFacts, ProcessKind};
 use crate::rank::MAX_PENDING;
+use crate::trainers::MAX_RANKS;
 use crate::{Config, Ledger};
 use stallscope_abi::kernel::{self, Header, Slice, TaskExit, TaskNew, Times};
 use stallscope_abi::lane;
@@ -88,6 +89,24 @@ fn processes_that_come_and_go_are_forgotten() {
     let lost =
         ledger.summary().losses.iter().find(|loss| loss.reason == "process too many").map_or(0, |l| l.count);
     assert_eq!(lost as usize + ledger.processes.len(), 40_000 - 10 + 2);
+}
+
+/// As of a script that trains again and again, or of one that says so.
+#[test]
+fn trainers_that_come_and_go_pile_up_to_a_bound() {
+    let mut ledger = ledger();
+    let too_many = 500;
+    for pid in 10..(10 - 1 + MAX_RANKS + too_many) as u32 {
+        ledger.process(ProcessFacts { pid, kind: ProcessKind::Trainer, ..ProcessFacts::default() });
+        ledger.lane(pid, &wait(100, 0).encode(900));
+        ledger.gone(pid, 4000);
+    }
+    assert_eq!(ledger.ranks.len(), MAX_RANKS);
+    ledger.finish(5000);
+    let summary = ledger.summary();
+    assert_eq!(summary.ranks.len(), MAX_RANKS);
+    let lost = summary.losses.iter().find(|loss| loss.reason == "report of a trainer too many");
+    assert!(lost.is_some_and(|loss| loss.count >= too_many as u64), "{:?}", summary.losses);
 }
 
 #[test]

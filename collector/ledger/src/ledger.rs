@@ -35,6 +35,8 @@ pub(crate) struct Lost {
     pub(crate) steps_not_taken: u64,
     pub(crate) processes: u64,
     pub(crate) loaders: u64,
+    /// Reports of trainers too many.
+    pub(crate) trainers: u64,
 }
 
 /// One job's account. Feed it evidence in order, call [`Ledger::advance`] regularly, and take the steps.
@@ -45,6 +47,8 @@ pub struct Ledger {
     pub(crate) processes: Processes,
     /// Trainers, by pid.
     pub(crate) ranks: BTreeMap<u32, Rank>,
+    /// Of the last report of a trainer too many.
+    pub(crate) nobody: Option<Box<Rank>>,
     pub(crate) job: Job,
     pub(crate) lost: Lost,
     pub(crate) kernel_seen: bool,
@@ -68,6 +72,7 @@ impl Ledger {
             root: None,
             processes: BTreeMap::new(),
             ranks: BTreeMap::new(),
+            nobody: None,
             job: Job::default(),
             lost: Lost::default(),
             kernel_seen: false,
@@ -404,7 +409,7 @@ impl Ledger {
         pids.into_iter().for_each(|pid| self.close_rank(pid, now_ns));
     }
 
-    fn close_rank(&mut self, pid: u32, now_ns: u64) {
+    pub(crate) fn close_rank(&mut self, pid: u32, now_ns: u64) {
         let several = self.several_ranks(pid);
         let Some(rank) = self.ranks.get_mut(&pid) else { return };
         for closed in rank.close(&mut self.processes, several, &self.config, now_ns) {
@@ -459,40 +464,6 @@ impl Ledger {
         for (_, _, pid) in stale.into_iter().take(MAX_PROCESSES / 8) {
             self.retire(pid);
             self.lost.processes += 1;
-        }
-    }
-
-    fn enrol(&mut self, pid: u32) {
-        let facts = &self.touch(pid, 0).facts;
-        let (kind, number, world_size) = (facts.kind, facts.rank, facts.world_size);
-        if kind == ProcessKind::Trainer {
-            let rank = self.trainer(pid);
-            (rank.number, rank.ended, rank.left) = (number, false, false);
-            self.job.expect(world_size);
-        }
-    }
-
-    /// The rank of a trainer, made at its first report.
-    pub(crate) fn trainer(&mut self, pid: u32) -> &mut Rank {
-        let started_ns = self.root.map_or(0, |(_, started_ns)| started_ns);
-        let process = self.touch(pid, 0);
-        let (named, number) = (process.greeted || process.facts.world_size > 0, process.facts.rank);
-        let nth = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
-        self.job.member(pid);
-        self.ranks.entry(pid).or_insert_with(|| Rank::new(pid, if named { number } else { nth }, started_ns))
-    }
-
-    pub(crate) fn trainer_pieces(
-        &mut self,
-        pid: u32,
-        event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>),
-    ) {
-        let rank = self.trainer(pid);
-        let mut pieces = Vec::new();
-        event(rank, &mut pieces);
-        rank.pending.extend(pieces);
-        if rank.pending.len() > crate::rank::MAX_PENDING {
-            self.close_rank(pid, 0);
         }
     }
 }

@@ -43,6 +43,7 @@ mod steps;
 mod summary;
 mod tally;
 mod timeline;
+mod trainers;
 mod uncounted;
 mod uneven;
 mod unproven;

@@ -317,6 +317,7 @@ fn losses(ledger: &Ledger) -> Vec<Loss> {
         ("step that nobody took", lost.steps_not_taken),
         ("process too many", lost.processes),
         ("loader too many", lost.loaders),
+        ("report of a trainer too many", lost.trainers),
         ("checkpoint that nobody took", ranks().map(|rank| rank.calls.events_dropped).sum()),
         ("cache figures of a batch that belongs to no rank", ledger.caches.unplaced),
         ("cache figures over time that nobody took", ledger.caches.periods_dropped),

@@ -104,7 +104,7 @@ impl<K: KernelSide> Service<K> {
                 Ok((stream, _)) => {
                     accepted = true;
                     if let Ok(caller) = Caller::new(stream) {
-                        let uid = self.kernel.payer(caller.uid);
+                        let uid = self.kernel.payer(caller.charged());
                         // Whose user has had their turn may call again.
                         self.alarm.during(|| match self.shares.has(uid) {
                             true => self.admit(caller),
@@ -135,11 +135,11 @@ impl<K: KernelSide> Service<K> {
     }
 
     pub(crate) fn admit(&mut self, mut caller: Caller) {
-        caller.payer = self.kernel.payer(caller.uid);
+        caller.payer = self.kernel.payer(caller.charged());
         let of_user = self.callers.iter().filter(|other| other.payer == caller.payer).count();
         let free = self.places.saturating_sub(self.callers.len());
         // As of slots: users who take all that they may leave some to the next. Who finds none calls again.
-        if of_user >= CALLERS_A_USER + REFUSED_A_USER || caller.uid != 0 && of_user >= free {
+        if of_user >= CALLERS_A_USER + REFUSED_A_USER || !caller.is_root() && of_user >= free {
             return;
         }
         if of_user >= CALLERS_A_USER {
@@ -220,11 +220,11 @@ impl<K: KernelSide> Service<K> {
             let of_user = trees.iter().filter(|(payer, _)| *payer == caller.payer);
             let same = of_user.clone().filter(|(_, other)| *other == root).count();
             ensure!(
-                caller.uid == 0 || of_user.count() < TREES_A_USER,
+                caller.is_root() || of_user.count() < TREES_A_USER,
                 "one user may watch {TREES_A_USER} trees"
             );
             ensure!(
-                caller.uid == 0 || same < CALLERS_A_TREE,
+                caller.is_root() || same < CALLERS_A_TREE,
                 "{CALLERS_A_TREE} collectors of yours watch process {root} already"
             );
             Ok(())
@@ -251,7 +251,7 @@ impl<K: KernelSide> Service<K> {
         // What costs the whole node comes after whether there is anything of the caller's to watch.
         shares_numbers(&self.kernel, caller)?;
         may_watch(&self.kernel, caller, watch)?;
-        let granted = caller.uid == 0 || self.syscalls_for_everyone;
+        let granted = caller.is_root() || self.syscalls_for_everyone;
         if syscalls && granted {
             self.kernel.set_syscalls(true)?;
         }

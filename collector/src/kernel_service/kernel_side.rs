@@ -1,5 +1,6 @@
 //! What the kernel service asks of the kernel: in tests and fuzzing a model answers.
 
+use crate::containers::Containers;
 use stallscope_abi::kernel::{LOST_REASONS, TaskNew, TaskSlot};
 use stallscope_ebpf::{Error, Identity, Kernel, ProgramStatus, Still, Waits};
 use std::os::fd::BorrowedFd;
@@ -30,6 +31,9 @@ pub(crate) trait KernelSide {
 
     /// Whether `pid` has the numbers of processes that we have.
     fn shares_pid_namespace(&self, pid: u32) -> bool;
+
+    /// Whether process `pid` is in all of these containers.
+    fn is_in(&self, pid: u32, all: &Containers) -> bool;
 }
 
 impl KernelSide for Kernel {
@@ -111,5 +115,9 @@ impl KernelSide for Kernel {
         // Nothing is sent of a process that is gone already. In whatever namespace it is, it has a number in ours;
         // so at our depth it is in ours.
         depth(&pid.to_string()).is_some_and(|found| Some(found) == depth("self"))
+    }
+
+    fn is_in(&self, pid: u32, all: &Containers) -> bool {
+        all.have(pid)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::connections::HEAR_AGAIN_AFTER;
 use crate::caller::Caller;
+use crate::containers::Containers;
 use crate::cpu_share::CpuShares;
 use crate::service_bench::{ServiceBench, hello};
 use proptest::prelude::*;
@@ -83,6 +84,22 @@ fn users_who_take_all_connections_that_they_may_leave_some_to_others() {
     }
     (0..10).for_each(|_| bench.connect(0));
     assert_eq!(bench.service.callers.len(), 104, "root runs it");
+    bench.end();
+}
+
+#[test]
+fn root_of_a_container_watches_what_is_in_it_and_nothing_of_the_nodes() {
+    let mut bench = ServiceBench::default();
+    // The first is in the container, and the others are a daemon of the node's root and another user's job.
+    for (connection, (pid, uid)) in [(1, 0), (2, 0), (4, MIRA)].into_iter().enumerate() {
+        bench.service.kernel.begin(pid, 0, uid);
+        bench.connect(0);
+        bench.service.callers[connection].containers = Some(Containers::default());
+        bench.say(connection, &hello(pid, true));
+    }
+    bench.turn(true);
+    assert_eq!(bench.service.trees.keys().collect::<Vec<_>>(), [&1]);
+    assert_eq!(bench.service.callers[0].syscalls, Some(false), "calls are hooked on all of the node");
     bench.end();
 }
 

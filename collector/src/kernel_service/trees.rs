@@ -3,8 +3,10 @@
 use super::connections::TURN;
 use super::{KernelSide, Service};
 use crate::caller::Caller;
+use crate::containers::NOT_THE_NODES;
 use anyhow::{Result, bail, ensure};
 use stallscope_abi::kernel::{Record, TaskNew, bytes_of};
+use stallscope_ebpf::Identity;
 use stallscope_wire::{Accepted, ProgramState, Reply};
 use std::collections::HashSet;
 use std::time::Instant;
@@ -41,7 +43,8 @@ impl<K: KernelSide> Service<K> {
         let leader = leader_of(&tasks, root);
         let of = leader.and_then(|task| Some((task, self.kernel.identity(task.header.slot)?)));
         // Or it comes round between these questions.
-        let Some((leader, _)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
+        let is_theirs = |of: &Identity| of.is_known_to(caller.uid) && is_around(&self.kernel, caller, root);
+        let Some((leader, _)) = of.filter(|(_, of)| is_theirs(of)) else {
             // Others, who may know of it, may watch it.
             if !is_watched {
                 self.let_go(root);
@@ -169,12 +172,19 @@ pub(super) fn shares_numbers(kernel: &impl KernelSide, caller: &Caller) -> Resul
 }
 
 /// # Errors
-/// There is no such process, or it is of another user, also where it took their rights by executing a program.
+/// There is no such process, or it is of another user, also where it took their rights by executing a program, or of another
+/// container where its root asks.
 pub(super) fn may_watch(kernel: &impl KernelSide, caller: &Caller, root: u32) -> Result<()> {
     let owner = kernel.owner(root).ok_or_else(|| anyhow::anyhow!("there is no process {root}"))?;
     ensure!(
-        caller.uid == 0 || caller.uid == owner,
+        caller.is_root() || caller.uid == owner,
         "process {root} belongs to another user; ask them, or root, to profile it"
     );
+    ensure!(is_around(kernel, caller, root), "process {root} is not in your container; {NOT_THE_NODES}");
     Ok(())
+}
+
+/// Whether a process is in the caller's containers, where it is root of these alone.
+fn is_around(kernel: &impl KernelSide, caller: &Caller, root: u32) -> bool {
+    caller.containers.as_ref().is_none_or(|containers| kernel.is_in(root, containers))
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{OwnedWriteHalf, UCred};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{interval, sleep, timeout};
@@ -42,6 +42,7 @@ const IN_A_ROW: usize = 64;
 
 mod exporter;
 mod lines;
+mod peer;
 mod reception;
 mod share;
 #[cfg(test)]
@@ -49,13 +50,14 @@ mod tests;
 
 use exporter::Exporter;
 use lines::Lines;
+use peer::Peer;
 use reception::{Answer, Reception, known_to};
 use share::Share;
 
 enum Event {
     Called {
         hello: NodeHello,
-        peer: UCred,
+        peer: Peer,
         payer: u32,
         reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
@@ -301,12 +303,11 @@ fn take_up(
     events: &mpsc::Sender<Event>,
     share: &Share,
 ) {
-    let Ok(peer) = stream.peer_cred() else { return };
-    let payer = book.payer(peer.uid());
+    let Some(peer) = Peer::of(&stream) else { return };
+    let payer = peer.payer(book);
     let (of_all, of_user) =
         (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
-    let is_root = peer.uid() == 0;
-    if !is_root && of_user >= most_of_a_user(of_all, places) {
+    if !peer.is_root && of_user >= most_of_a_user(of_all, places) {
         return share.closing(payer, || drop(stream));
     }
     *connections.entry(payer).or_default() += 1;
@@ -326,12 +327,11 @@ fn take_up(
 async fn hear(
     lines: &mut Lines,
     mut write: OwnedWriteHalf,
-    peer: UCred,
+    peer: Peer,
     payer: u32,
     events: &mpsc::Sender<Event>,
     share: &Share,
 ) {
-    let of = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     // Before it is known to have hung up: those of a user who connects without end take up that user's places, and what comes
     // beyond them costs next to nothing.
     share.turn(payer).await;
@@ -358,7 +358,7 @@ async fn hear(
     if matches!(written, Ok(Ok(())))
         && let Some(says) = lines.next(None).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
-        && events.send(Event::Started { job, pid, of }).await.is_ok()
+        && events.send(Event::Started { job, pid, of: peer.pid }).await.is_ok()
     {
         let (grants, own_share) = (grant(write, granted), share.clone());
         tokio::spawn(async move {
@@ -368,7 +368,9 @@ async fn hear(
         while let Some(says) = lines.next(None).await {
             // What is no message is no reason to leave the job alone.
             let says = share.during(payer, || stallscope_wire::decode(&says));
+            // Of no job of root is anything changed, and what root says has no bounds in the audit.
             if let Ok(JobSays::Report(report)) = says
+                && !peer.is_containers_root()
                 && events.send(Event::Reported { job, report, payer }).await.is_err()
             {
                 break;

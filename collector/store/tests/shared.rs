@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use stallscope_store::{Error, Head, Recorder, Recording};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::{job, options, step, summary};
 use tempfile::TempDir;
 
@@ -73,52 +73,71 @@ fn lead(path: &Path, table: &str, other: &str) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The most memory that this process had.
-fn peak_bytes() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10
+/// What a process has read and taken is that of all of its threads.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn is_quick<T>(asked: impl FnOnce() -> T) -> T {
-    let begun = Instant::now();
+/// The number behind `name` in a file of /proc.
+fn counted(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(Path::new("/proc/self").join(file)).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    value.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// SQLite's memory at its highest since this was last asked.
+fn highest_bytes() -> i64 {
+    // SAFETY: takes a number and gives one, whichever thread asks.
+    unsafe { rusqlite::ffi::sqlite3_memory_highwater(1) }
+}
+
+/// Reads no more than `read_bytes` for it, again and again what is read again, and takes no gigabyte.
+fn costs_at_most<T>(read_bytes: usize, asked: impl FnOnce() -> T) -> T {
+    let before = counted("io", "rchar:");
     let found = asked();
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert!(peak_bytes() < 600 << 20, "{} MB", peak_bytes() >> 20);
+    let read = counted("io", "rchar:") - before;
+    assert!(read < read_bytes as u64, "{} MB were read", read >> 20);
+    let peak = counted("status", "VmHWM:") >> 10;
+    assert!(peak < 600, "{peak} MB");
     found
 }
 
 #[test]
 fn what_many_rows_share_is_not_sorted_as_often() {
+    let _alone = alone();
     let (_directory, path) = altered(&format!(
         "DROP TABLE loss; CREATE TABLE loss (reason TEXT, count INTEGER);
         INSERT INTO loss VALUES (hex(zeroblob({0})), 1), (hex(zeroblob({0})), 2)",
         LONG / 2
     ));
     assert_eq!(Recording::open(&path).unwrap().losses().unwrap()[0].reason.len(), LONG);
-    assert!(repeat(&path, "loss") > 400);
-    let error = is_quick(|| Recording::open(&path).unwrap().losses().unwrap_err());
+    let count = repeat(&path, "loss");
+    assert!(count > 400);
+    let error = costs_at_most(count * LONG / 4, || Recording::open(&path).unwrap().losses().unwrap_err());
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
 }
 
 #[test]
 fn what_many_rows_share_is_not_read_as_often() {
+    let _alone = alone();
     let (_directory, path) = altered(&format!(
         "CREATE TABLE long (key TEXT, value TEXT); INSERT INTO long VALUES (hex(zeroblob({0})), ''), (hex(zeroblob({0})), '');
         DROP TABLE meta; CREATE TABLE meta (key TEXT, value TEXT)",
         LONG / 2
     ));
-    repeat(&path, "long");
+    let rows = MOST_CELLS * repeat(&path, "long");
     lead(&path, "meta", "long");
-    let error = is_quick(|| Head::read(&path).unwrap_err());
+    let error = costs_at_most(rows / 10 * LONG, || Head::read(&path).unwrap_err());
     assert!(error.to_string().contains("hold more rows"), "{error}");
-    let error = is_quick(|| Recording::open(&path).unwrap().state().unwrap_err());
+    let error = costs_at_most(rows / 10 * LONG, || Recording::open(&path).unwrap().state().unwrap_err());
     assert!(error.to_string().contains("hold more rows"), "{error}");
 }
 
 /// SQLite keeps samples of indexes in memory as it opens a file that has such.
 #[test]
 fn samples_of_indexes_take_no_more_memory_than_rows() {
+    let _alone = alone();
     let (_directory, path) = altered(&format!(
         "CREATE TABLE long (tbl, idx, neq, nlt, ndlt, sample);
         INSERT INTO long VALUES ('step_detail', 'step_detail_minute', '1 1', '1 1', '1 1', zeroblob({LONG})),
@@ -127,20 +146,25 @@ fn samples_of_indexes_take_no_more_memory_than_rows() {
         UPDATE sqlite_schema SET name = 'sqlite_stat4', tbl_name = 'sqlite_stat4',
             sql = 'CREATE TABLE sqlite_stat4 (tbl, idx, neq, nlt, ndlt, sample)' WHERE name = 'long'"
     ));
-    repeat(&path, "sqlite_stat4");
-    let error = is_quick(|| Recording::open(&path).and_then(|recording| recording.losses()).unwrap_err());
+    let count = repeat(&path, "sqlite_stat4");
+    let asked = || Recording::open(&path).and_then(|recording| recording.losses()).unwrap_err();
+    let error = costs_at_most(count * LONG / 4, asked);
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
 }
 
 /// Each is compared with all before it.
 #[test]
 fn a_definition_of_many_constraints_is_none() {
+    let _alone = alone();
     let columns: Vec<String> = (0..600).map(|nth| format!("c{nth}")).collect();
     let pairs = (0..300).flat_map(|one| (300..600).map(move |other| format!("UNIQUE(c{one},c{other})")));
     let sql = format!("CREATE TABLE host ({}, {})", columns.join(", "), pairs.collect::<Vec<_>>().join(","));
     let (_directory, path) = altered(&format!(
         "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = '{sql}' WHERE name = 'host'"
     ));
-    let error = is_quick(|| Head::read(&path).unwrap_err());
+    highest_bytes();
+    let error = costs_at_most(64 << 20, || Head::read(&path).unwrap_err());
+    let highest = highest_bytes();
+    assert!(highest < 16 << 20, "{highest} bytes: SQLite has read the definition");
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
 }

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 pytest.importorskip("torch.distributed.tensor", reason="SKIPPED: this torch has no DTensor")
 
 from stallscope import Checkpointer, CheckpointError  # noqa: E402
+from stallscope.checkpoint.reading import Reading, shards  # noqa: E402
 
 JOB = Path(__file__).with_name("dtensor_job.py")
 
@@ -195,3 +196,47 @@ def test_a_model_that_is_sharded_behind_the_checkpointers_back_is_refused(tmp_pa
         held.weight = distribute_tensor(held.weight, mesh, [Shard(0)])
         with pytest.raises(CheckpointError, match=r"held/w has become a DTensor since the Checkpointer was made: make it after fully_shard\(\)"):
             checkpointer.save(wait=True)
+
+
+def read_from(shape, *parts):
+    """Where a tensor of that shape is read from, whose parts (offset and sizes, one of each rank) a checkpoint describes so."""
+
+    class Reader:
+        name, world = "step-1", len(parts)
+
+        def tensors(self, rank):
+            return [("w", "F32", list(parts[rank][1]))]
+
+    def described(rank):
+        offset, sizes = parts[rank]
+        shard = {"dtype": "F32", "shape": list(shape), "offset": list(offset), "sizes": list(sizes), "dims": [0, None], "saved": True}
+        return {"shards": {"w": shard}}
+
+    reading = Reading(Reader())
+    reading.encoded = described
+    return [tuple(piece.box) for piece in reading.pieces(shards(reading, 0)["w"])]
+
+
+OVER = {
+    "a part over another, and a gap as large": ((6, 3), ((0, 0), (4, 3)), ((2, 0), (2, 3))),
+    "the same twice": ((6, 3), ((0, 0), (3, 3)), ((0, 0), (3, 3))),
+    "over each other along both dimensions": ((4, 4), ((0, 0), (2, 4)), ((1, 0), (1, 4)), ((3, 0), (1, 4))),
+    "beyond the end": ((6, 3), ((0, 0), (3, 3)), ((4, 0), (3, 3))),
+    "of other dimensions": ((4, 4), ((0, 0), (2, 4)), ((2, 0, 0), (2, 4, 1))),
+    "turned": ((4, 4), ((0, 0), (4, 2)), ((0, 2), (2, 2)), ((1, 2), (2, 2))),
+}
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_parts_that_lie_over_each_other_are_not_the_whole(over):
+    with pytest.raises(CheckpointError, match="does not say where all of w is: another program made it"):
+        read_from(*OVER[over])
+
+
+def test_parts_are_cells_of_a_grid():
+    for shape, *parts in [
+        ((6, 3), ((0, 0), (6, 3))),
+        ((7, 3), ((0, 0), (3, 3)), ((3, 0), (3, 3)), ((6, 0), (1, 3))),
+        ((5, 3), ((0, 0), (3, 2)), ((0, 2), (3, 1)), ((3, 0), (2, 2)), ((3, 2), (2, 1))),
+    ]:
+        assert read_from(shape, *parts) == parts

@@ -1,6 +1,8 @@
 //! Where a job runs, as the names of its control groups have it: a Kubernetes pod and container, a Slurm job and step, a unit of
 //! systemd. The names are the node's own: jobs without privilege choose none of them, but for units of their own.
 
+use crate::containers::id_in;
+
 /// Of a name, so much is shown.
 const MOST_CHARS: usize = 80;
 /// Of the number of a container, so much is shown by other tools, too.
@@ -47,11 +49,7 @@ fn in_slurm(path: &str) -> Option<String> {
 
 /// "container 0123456789ab"
 fn of_container(path: &str) -> Option<String> {
-    let id = parts(path).rev().find_map(|part| {
-        let part = part.strip_suffix(".scope").unwrap_or(part);
-        let id = part.rsplit(['-', ':']).next().unwrap_or(part);
-        (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
-    })?;
+    let id = parts(path).rev().find_map(id_in)?;
     Some(format!("container {}", &id[..ID_CHARS]))
 }
 

@@ -1,5 +1,7 @@
 //! What those are answered who call the service.
 
+use super::peer::{Peer, root_of};
+use crate::containers::NOT_THE_NODES;
 use crate::launching::ToLauncher;
 use crate::node_service::book::Book;
 use crate::node_service::desk::{Arrival, Asking, Desk, Turned};
@@ -9,7 +11,6 @@ use crate::{host, procfs};
 use stallscope_wire::{NodeClient, NodeHello, NodeReply, ShimHello};
 use std::collections::HashMap;
 use std::time::Instant;
-use tokio::net::unix::UCred;
 
 pub(super) struct Answer {
     pub(super) job: Option<u64>,
@@ -32,16 +33,6 @@ pub(super) fn known_to(desk: &Desk, book: &Book, asks: &NodeClient, uid: u32) ->
     }
 }
 
-/// Processes from one to the root of its job at most.
-const DEPTH: usize = 64;
-
-/// The process that `shim` names, where `caller` is it or comes from it.
-pub(super) fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
-    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
-    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
-    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
-}
-
 /// Answers what a connection begins with.
 pub(super) struct Reception<'a> {
     pub(super) desk: &'a mut Desk,
@@ -51,20 +42,26 @@ pub(super) struct Reception<'a> {
 }
 
 impl Reception<'_> {
-    pub(super) fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
+    pub(super) fn answer(&mut self, hello: NodeHello, peer: Peer) -> Answer {
+        let Peer { uid, pid, is_root } = peer;
         match hello.client {
-            NodeClient::List | NodeClient::Log { .. } => {
-                known_to(self.desk, self.book, &hello.client, peer.uid()).into()
+            NodeClient::List | NodeClient::Log { .. } | NodeClient::Pause(_) | NodeClient::Resume(_)
+                if peer.is_containers_root() =>
+            {
+                NodeReply::Error(NOT_THE_NODES.into()).into()
             }
-            NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
-            NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
+            NodeClient::List | NodeClient::Log { .. } => {
+                known_to(self.desk, self.book, &hello.client, uid).into()
+            }
+            NodeClient::Pause(whose) => self.turn(uid, |desk, by| desk.pause(&whose, by)),
+            NodeClient::Resume(whose) => self.turn(uid, |desk, by| desk.resume(&whose, by)),
             NodeClient::Shim(_) if hello.stallscope != stallscope_ring::PROTOCOL_VERSION => {
                 NodeReply::Error("this shim is of another version than the node's service".into()).into()
             }
             NodeClient::Shim(shim) => self.answer_shim(shim, peer),
             NodeClient::Job(job) => {
                 // Root alone speaks for others.
-                let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
+                let uid = job.owner.filter(|_| is_root).unwrap_or(uid);
                 let user = self.name_of(uid);
                 let process = job.pid.and_then(|pid| Some((pid, procfs::start_ticks(pid)?)));
                 let has_shim = process.and_then(|process| self.desk.collector_of(uid, process));
@@ -72,7 +69,7 @@ impl Reception<'_> {
                     return NodeReply::Error("no collector was started for that process".into()).into();
                 }
                 let is_watched = has_shim == Some(false);
-                let of = process.map(|(pid, _)| pid).or(peer.pid().map(|pid| pid as u32));
+                let of = process.map(|(pid, _)| pid).or(pid);
                 let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
                 let (id, first_cache_bytes) =
                     self.desk.arrive(Arrival { uid, user, cgroups, job, is_watched });
@@ -85,9 +82,8 @@ impl Reception<'_> {
         }
     }
 
-    fn answer_shim(&mut self, shim: ShimHello, peer: UCred) -> Answer {
-        let uid = peer.uid();
-        let process = peer.pid().and_then(|caller| root_of(caller as u32, &shim));
+    fn answer_shim(&mut self, shim: ShimHello, Peer { uid, pid, .. }: Peer) -> Answer {
+        let process = pid.and_then(|caller| root_of(caller, &shim));
         let known = process.map(|(pid, _)| JobKnown {
             user: self.name_of(uid),
             cgroups: procfs::cgroups(pid),

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::reception::root_of;
+use super::peer::root_of;
 use super::*;
-use stallscope_wire::{JobHello, NodeJob, NodeState, ShimHello};
+use stallscope_wire::{JobHello, NodeJob, NodeState, ShimHello, Whose};
 use std::io::{BufRead, BufReader as StdReader, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -251,4 +251,55 @@ fn what_callers_pass_along_keeps_nobody_waiting() {
     rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();
     end(&socket);
     assert!(heard.is_ok() && answer.contains("no stallscope message"), "{heard:?} {answer}");
+}
+
+/// A control group as a container's is called, without a container.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new() -> Option<Group> {
+        let name = format!("{:064x}", std::process::id());
+        let of = |hierarchy: &str| Path::new("/sys/fs/cgroup").join(hierarchy).join(&name);
+        let mut folders = ["", "unified", "systemd", "pids", "memory"].into_iter().map(of);
+        folders
+            .find(|folder| std::fs::create_dir(folder).is_ok() && folder.join("cgroup.procs").exists())
+            .map(Group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn root_of_a_container_is_told_of_no_job_and_pauses_nothing() {
+    let group = Group::new().filter(|_| rustix::process::geteuid().is_root());
+    let Some(group) = group else {
+        eprintln!(
+            "SKIPPED: root_of_a_container_is_told_of_no_job_and_pauses_nothing takes root and control groups"
+        );
+        return;
+    };
+    let (socket, _launcher) = serving("container");
+    let job = job();
+    let _job = introduce(&socket, job.0.id());
+    let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\ns.sendall(sys.argv[2].encode()); print(s.makefile().readline())";
+    let asks = [NodeClient::List, NodeClient::Log { after: None }, NodeClient::Pause(Whose { job: None })];
+    for client in asks {
+        let hello = stallscope_wire::encode(&NodeHello { stallscope: VERSION, client });
+        let asked = Command::new("sh")
+            .args(["-c", "echo $$ > \"$0\" && exec python3 -c \"$@\""])
+            .arg(group.0.join("cgroup.procs"))
+            .args([script.as_ref(), socket.as_os_str()])
+            .arg(String::from_utf8(hello).unwrap())
+            .output()
+            .unwrap();
+        let answer = String::from_utf8(asked.stdout).unwrap();
+        assert!(answer.contains("root of a container"), "{answer} {:?}", asked.stderr);
+    }
+    // Root of the node is.
+    wait_for(&socket, |found| found.len() == 1 && found[0].state == "tuned");
+    end(&socket);
 }

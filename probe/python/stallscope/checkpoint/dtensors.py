@@ -23,6 +23,18 @@ class Box(typing.NamedTuple):
         return Box(offset, sizes) if all(size > 0 for size in sizes) else None
 
 
+def are_cells(boxes, shape):
+    """Whether each is another cell of one grid over a tensor of that shape, as `_box` divides it: so none lies over another."""
+    if any(len(box.offset) != len(shape) for box in boxes):
+        return False
+    ends = []
+    for dim, size in enumerate(shape):
+        cuts = sorted({box.offset[dim] for box in boxes})
+        ends.append(dict(zip(cuts, [*cuts[1:], size])))
+    whole = all(at + size == ends[dim][at] for box in boxes for dim, (at, size) in enumerate(zip(*box)))
+    return whole and len({box.offset for box in boxes}) == len(boxes)
+
+
 class Saved(typing.NamedTuple):
     """How a DTensor lay across ranks when it was saved: for each dimension of the mesh the tensor's that was sharded, None where each
     rank along it had all."""

@@ -9,7 +9,7 @@ import torch
 
 from stallscope import _native
 
-from .dtensors import Box, Saved
+from .dtensors import Box, Saved, are_cells
 from .errors import CheckpointError
 from .state import is_of_a_job
 from .tree import DTYPES, from_bytes
@@ -68,10 +68,9 @@ class Reading:
                         raise self.lacks(one.name)
                     if one.is_saved:
                         self._pieces.setdefault(one.name, []).append(Piece(rank, one.name, one.box))
-        pieces, whole = self._pieces.get(shard.name, []), Box((0,) * len(shard.shape), shard.shape)
-        inside = all(whole.overlap(piece.box) == piece.box for piece in pieces)
-        apart = len({piece.box.offset for piece in pieces}) == len(pieces)
-        if not inside or not apart or sum(math.prod(piece.box.sizes) for piece in pieces) != math.prod(shard.shape):
+        pieces = self._pieces.get(shard.name, [])
+        boxes = [piece.box for piece in pieces]
+        if not are_cells(boxes, shard.shape) or sum(math.prod(box.sizes) for box in boxes) != math.prod(shard.shape):
             raise self.lacks(shard.name)
         return pieces
 

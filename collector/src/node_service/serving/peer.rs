@@ -1,0 +1,45 @@
+//! Who calls.
+
+use super::Book;
+use crate::containers::{THEIR_ROOT, is_the_nodes_root};
+use crate::procfs;
+use stallscope_wire::ShimHello;
+use tokio::net::UnixStream;
+
+/// Processes from one to the root of its job at most.
+const DEPTH: usize = 64;
+
+/// A caller, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    pub(super) uid: u32,
+    /// Where the process is seen from here.
+    pub(super) pid: Option<u32>,
+    /// Root of the node, who may all and has no bounds.
+    pub(super) is_root: bool,
+}
+
+impl Peer {
+    pub(super) fn of(stream: &UnixStream) -> Option<Peer> {
+        let peer = stream.peer_cred().ok()?;
+        let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        Some(Peer { uid: peer.uid(), pid, is_root: peer.uid() == 0 && is_the_nodes_root(stream, pid) })
+    }
+
+    /// Root of a container alone.
+    pub(super) fn is_containers_root(&self) -> bool {
+        self.uid == 0 && !self.is_root
+    }
+
+    /// Whose share of what all users have together it takes of.
+    pub(super) fn payer(&self, book: &Book) -> u32 {
+        if self.is_containers_root() { THEIR_ROOT } else { book.payer(self.uid) }
+    }
+}
+
+/// The process that `shim` names, where `caller` is it or comes from it.
+pub(super) fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
+    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
+    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
+    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
+}
