@@ -182,6 +182,52 @@ def test_a_samplers_own_position_goes_on(packs):
         other.load_state_dict({"epoch": 0, "samples": 5, "at": None})
 
 
+@pytest.mark.parametrize("workers, batch", [(0, 16), (2, 16), (2, 50), (0, BATCH)])
+def test_an_epoch_whose_last_batches_are_made_ahead_goes_on_with_other_batches(packs, workers, batch):
+    """Workers have asked the sampler for all there is, and training has batches of it to come."""
+
+    def loader(size, workers):
+        return stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=size, num_workers=workers, shuffle=shuffle(20))
+
+    first = loader(BATCH, 2)
+    batches = iter(first)
+    got = all_of(next(batches).tolist() for _ in range(FILES // BATCH - 1))
+    resumed = loader(batch, workers)
+    resumed.load_state_dict(first.state_dict())
+    got += all_of(epoch(resumed))
+    assert sorted(got) == list(range(FILES))
+    assert sorted(all_of(epoch(resumed))) == list(range(FILES))
+
+
+def test_a_samplers_position_is_that_of_the_batches_that_were_trained(packs):
+    dataset = Numbers(packs / "sorted")
+    sampler = dataset.shuffled(shuffle(), BATCH)
+    whole = [list(sampler) for _ in range(2)]
+    sampler = dataset.shuffled(shuffle(), BATCH)
+    # As where workers make all of an epoch ahead.
+    list(sampler)
+    resumed = dataset.shuffled(shuffle(), BATCH)
+    resumed.load_state_dict(sampler.state_dict(batches=5))
+    assert list(resumed) == whole[0][5 * BATCH :] and list(resumed) == whole[1]
+    for batches in (FILES // BATCH + 1, 0, None):
+        resumed.load_state_dict(sampler.state_dict(batches=batches))
+        assert list(resumed) == whole[1]
+
+
+def test_ranks_agree_that_an_epoch_is_over(packs):
+    """A rank whose last batch is whole is not asked for more before the loop asks for another."""
+    dataset = Numbers(packs / "sorted")
+    states = []
+    for rank in range(2):
+        sampler = dataset.shuffled(shuffle(20), FILES // 2 - rank, rank=rank, world_size=2)
+        samples = iter(sampler)
+        assert len([next(samples) for _ in range(len(sampler))]) == FILES // 2
+        if rank:
+            assert next(samples, None) is None
+        states.append(sampler.state_dict(batches=1 + rank))
+    assert states[0] == states[1]
+
+
 def test_batches_of_sorted_classes_are_mixed_as_predicted(packs):
     dataset = Numbers(packs / "sorted")
     chunks = len(list(Path(packs / "sorted").glob("*.chunk")))

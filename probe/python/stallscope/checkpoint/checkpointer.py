@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -330,6 +331,7 @@ class Checkpointer:
         if os.getpid() != self._pid:
             raise CheckpointError("this process was forked from the one that saves: call save() there")
         measured = self._keeping.measured(metrics)
+        self._telling.of_left(sys.exc_info()[1], self._job.loader, by_hand=not self._steps_are_counted)
         if not self._steps_are_counted:
             self._trained(by_hand=True)
         try:
