@@ -1,6 +1,7 @@
 """A pack whose chunks are read whole: each sample once, the same order again, batches mixed as stated, in memory as stated."""
 
 import doctest
+import gc
 import importlib
 import os
 import random
@@ -197,6 +198,17 @@ def test_an_epoch_whose_last_batches_are_made_ahead_goes_on_with_other_batches(p
     got += all_of(epoch(resumed))
     assert sorted(got) == list(range(FILES))
     assert sorted(all_of(epoch(resumed))) == list(range(FILES))
+
+
+def test_workers_let_go_of_earlier_loaders_that_they_were_forked_with(packs):
+    """Whose threads that read are the trainer's. Of so many, some of the stacks that they had are unmapped in the worker."""
+    earlier = [stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=BATCH, shuffle=shuffle()) for _ in range(20)]
+    for one in earlier:
+        next(iter(one))
+    loader = stallscope.DataLoader(
+        Numbers(packs / "sorted"), batch_size=BATCH, num_workers=1, shuffle=shuffle(), worker_init_fn=lambda _: (earlier.clear(), gc.collect())
+    )
+    assert sorted(all_of(epoch(loader))) == list(range(FILES))
 
 
 def test_a_samplers_position_is_that_of_the_batches_that_were_trained(packs):
