@@ -131,7 +131,7 @@ class Shuffled(torch.utils.data.Sampler):
         is_ahead = bool(batches) and self._begun is not None
         if self._is_over and not is_ahead:
             return {"epoch": self.epoch, "samples": self._samples, "pack": self.version, "at": self._loaded}
-        at = dict(self._begun if is_ahead else self._now())
+        at: dict[str, Any] = dict((self._begun if is_ahead else None) or self._now())
         batches = -(-self._asked // self.batch_size) if batches is None else batches
         at["start"] = min(self._samples, at["start"] + batches * self._batch())
         if at["start"] == self._samples:
