@@ -178,10 +178,11 @@ impl Shelf {
 
 impl Drop for Shelf {
     fn drop(&mut self) {
-        if std::process::id() == self.owner
-            && let Some(readers) = self.held().take()
-        {
-            readers.let_go(&self.words);
+        let readers = self.readers.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match readers {
+            Some(readers) if std::process::id() == self.owner => readers.let_go(&self.words),
+            // Of a child that was forked: its parent's threads aren't there, and to detach one writes to its stack, which is gone.
+            readers => std::mem::forget(readers),
         }
     }
 }

@@ -1,5 +1,6 @@
 """A restore that is refused leaves everything as it was, and says why."""
 
+import os
 import tracemalloc
 
 import pytest
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from stallscope import Checkpointer, CheckpointError  # noqa: E402
 from stallscope.checkpoint import checkpointer as module_of  # noqa: E402
+from stallscope.checkpoint import restoring  # noqa: E402
 from stallscope.checkpoint.tree import Reader, Writer, from_bytes, to_bytes  # noqa: E402
 
 
@@ -247,3 +249,42 @@ def test_parameters_without_a_shape_are_no_more_than_any_model_has():
     with pytest.raises(CheckpointError, match="at most 65,536 parameters without a shape"):
         Reader({}, False).decode([{"lazy": "parameter"}] * ((1 << 16) + 1))
     assert len(Reader({}, False).decode(Writer().encode([lazy] * (1 << 10), "state"))) == 1 << 10
+
+
+def test_what_an_interrupted_restore_leaves_is_never_saved(tmp_path, monkeypatch):
+    def job(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        return {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+
+    saved, here = job(1), job(2)
+    saved["model"](torch.rand(3, 4)).sum().backward()
+    saved["optimizer"].step()
+    with Checkpointer(tmp_path, **saved, signals=()) as checkpointer:
+        checkpointer.step()
+        checkpointer.save(wait=True)
+    expected = repr([one.state_dict() for one in saved.values()])
+    with Checkpointer(tmp_path, **here, signals=(), every=1) as checkpointer:
+        with monkeypatch.context() as patched:
+            patched.setattr(restoring, "fill", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.restore()
+        # Not memory that was to be read to.
+        assert here["optimizer"].state_dict()["state"] == {}
+        with pytest.raises(CheckpointError, match="step-000000001 was restored in part only"):
+            checkpointer.save()
+        with pytest.warns(RuntimeWarning, match="step-000000001 was restored in part only"):
+            checkpointer.step()
+        # One that is refused before it sets anything leaves the part that was set.
+        with pytest.raises(CheckpointError):
+            checkpointer.restore(7)
+        with pytest.raises(CheckpointError, match="restored in part only"):
+            checkpointer.save()
+        assert checkpointer.restore().step == 1
+        assert repr([one.state_dict() for one in here.values()]) == expected
+        checkpointer.save(wait=True)
+    assert sorted(name for name in os.listdir(tmp_path) if name.startswith("step-")) == ["step-000000001", "step-000000001.2"]
+
+
+def interrupted(places):
+    raise KeyboardInterrupt

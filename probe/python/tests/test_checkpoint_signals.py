@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import warnings
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -85,3 +86,33 @@ def test_what_a_handler_raises_within_a_restore_arrives(tmp_path):
     finally:
         signal.signal(NUMBER, before)
         checkpointer.close()
+
+
+def test_a_save_behind_a_loop_that_was_interrupted_says_that_it_begins_the_next_epoch(tmp_path):
+    for steps, folder in ((0, "before its first step"), (2, "behind a step")):
+        loader = stallscope.DataLoader(range(24), batch_size=4)
+        with stallscope.Checkpointer(tmp_path / folder, model=torch.nn.Linear(1, 1), loader=loader, signals=()) as checkpointer:
+            with pytest.warns(RuntimeWarning, match="KeyboardInterrupt left the loop in mid-epoch.*signals="):
+                try:
+                    for number, _ in enumerate(loader):
+                        if number == steps:
+                            raise KeyboardInterrupt
+                        checkpointer.step()
+                except KeyboardInterrupt:
+                    checkpointer.save(wait=True)
+
+
+def test_a_save_behind_a_whole_epoch_or_a_break_says_nothing(tmp_path):
+    loader = stallscope.DataLoader(range(24), batch_size=4)
+    with stallscope.Checkpointer(tmp_path, model=torch.nn.Linear(1, 1), loader=loader, signals=()) as checkpointer, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batches in (6, 2):
+            for _ in itertools.islice(loader, batches):
+                checkpointer.step()
+            if batches == 2:
+                checkpointer.save(wait=True)
+                continue
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                checkpointer.save(wait=True)

@@ -1,6 +1,7 @@
 """A pack whose chunks are read whole: each sample once, the same order again, batches mixed as stated, in memory as stated."""
 
 import doctest
+import gc
 import importlib
 import os
 import random
@@ -180,6 +181,63 @@ def test_a_samplers_own_position_goes_on(packs):
     assert got + list(other) == whole[1] and list(other) == whole[2]
     with pytest.raises(ValueError, match="is of 5 samples"):
         other.load_state_dict({"epoch": 0, "samples": 5, "at": None})
+
+
+@pytest.mark.parametrize("workers, batch", [(0, 16), (2, 16), (2, 50), (0, BATCH)])
+def test_an_epoch_whose_last_batches_are_made_ahead_goes_on_with_other_batches(packs, workers, batch):
+    """Workers have asked the sampler for all there is, and training has batches of it to come."""
+
+    def loader(size, workers):
+        return stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=size, num_workers=workers, shuffle=shuffle(20))
+
+    first = loader(BATCH, 2)
+    batches = iter(first)
+    got = all_of(next(batches).tolist() for _ in range(FILES // BATCH - 1))
+    resumed = loader(batch, workers)
+    resumed.load_state_dict(first.state_dict())
+    got += all_of(epoch(resumed))
+    assert sorted(got) == list(range(FILES))
+    assert sorted(all_of(epoch(resumed))) == list(range(FILES))
+
+
+def test_workers_let_go_of_earlier_loaders_that_they_were_forked_with(packs):
+    """Whose threads that read are the trainer's. Of so many, some of the stacks that they had are unmapped in the worker."""
+    earlier = [stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=BATCH, shuffle=shuffle()) for _ in range(20)]
+    for one in earlier:
+        next(iter(one))
+    loader = stallscope.DataLoader(
+        Numbers(packs / "sorted"), batch_size=BATCH, num_workers=1, shuffle=shuffle(), worker_init_fn=lambda _: (earlier.clear(), gc.collect())
+    )
+    assert sorted(all_of(epoch(loader))) == list(range(FILES))
+
+
+def test_a_samplers_position_is_that_of_the_batches_that_were_trained(packs):
+    dataset = Numbers(packs / "sorted")
+    sampler = dataset.shuffled(shuffle(), BATCH)
+    whole = [list(sampler) for _ in range(2)]
+    sampler = dataset.shuffled(shuffle(), BATCH)
+    # As where workers make all of an epoch ahead.
+    list(sampler)
+    resumed = dataset.shuffled(shuffle(), BATCH)
+    resumed.load_state_dict(sampler.state_dict(batches=5))
+    assert list(resumed) == whole[0][5 * BATCH :] and list(resumed) == whole[1]
+    for batches in (FILES // BATCH + 1, 0, None):
+        resumed.load_state_dict(sampler.state_dict(batches=batches))
+        assert list(resumed) == whole[1]
+
+
+def test_ranks_agree_that_an_epoch_is_over(packs):
+    """A rank whose last batch is whole is not asked for more before the loop asks for another."""
+    dataset = Numbers(packs / "sorted")
+    states = []
+    for rank in range(2):
+        sampler = dataset.shuffled(shuffle(20), FILES // 2 - rank, rank=rank, world_size=2)
+        samples = iter(sampler)
+        assert len([next(samples) for _ in range(len(sampler))]) == FILES // 2
+        if rank:
+            assert next(samples, None) is None
+        states.append(sampler.state_dict(batches=1 + rank))
+    assert states[0] == states[1]
 
 
 def test_batches_of_sorted_classes_are_mixed_as_predicted(packs):

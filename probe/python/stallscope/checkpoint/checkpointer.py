@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -185,6 +186,8 @@ class Checkpointer:
         self._termination = Termination(self._newest, signals)
         self._saved_name = None
         self._begins_anew = True
+        # The checkpoint of which only a part was set, so that the state here is nobody's.
+        self._half_restored = None
         # Steps: of the last save, and at which the ranks look next whether to save.
         self._begun_at = 0
         self._look_at = 1
@@ -246,12 +249,16 @@ class Checkpointer:
 
     def _put_back(self, found):
         restoring = self._ranks.together(lambda: self._opened(found))
+        # An interrupt may come between any two tensors.
+        before, self._half_restored = self._half_restored, found.name
         try:
             self._ranks.together(restoring.prepare)
         except BaseException:
             restoring.take_back()
+            self._half_restored = before
             raise
         epoch, misfits = self._ranks.together(restoring.finish), restoring.misfits
+        self._half_restored = None
         self._step = restoring.part.encoded["step"]
         self._begun_at, self._look_at = self._step, self._step + 1
         self._saved_name = found.name
@@ -324,6 +331,7 @@ class Checkpointer:
         if os.getpid() != self._pid:
             raise CheckpointError("this process was forked from the one that saves: call save() there")
         measured = self._keeping.measured(metrics)
+        self._telling.of_left(sys.exc_info()[1], self._job.loader, by_hand=not self._steps_are_counted)
         if not self._steps_are_counted:
             self._trained(by_hand=True)
         try:
@@ -473,7 +481,15 @@ class Checkpointer:
             self._copying.meet(self._job.take_apart(self._step, "", self._has_tensors)[1])
         self._copying.settle()
 
+    def _refuse_half_restored(self):
+        if self._half_restored is not None:
+            raise CheckpointError(
+                f"{self._half_restored} was restored in part only, so the state here is neither it nor what was here before: call restore() again, or "
+                "start this job anew"
+            )
+
     def _taken_apart(self, why):
+        self._refuse_half_restored()
         # What one rank cannot take apart none saves: the others would wait for its part, or for its word. And a part that is of no whole would be found
         # out by who restores it.
         return self._ranks.together(lambda: self._job.take_apart(self._step, why, self._has_tensors), _shards if self._job.is_distributed else None)

@@ -82,13 +82,13 @@ class Restoring:
             for name in list(self._modules):
                 load(name, self.job.objects[name], self._modules.pop(name))
             fill(self._places)
-        except Exception as error:
+        except BaseException as error:
             for optimizer, had in self._had:
                 # Not the empty tensors that others were to be read to.
                 optimizer.state.clear()
                 optimizer.state.update(had)
             failed = self.part.reading.failed
-            if failed is None:
+            if failed is None or not isinstance(error, Exception):
                 raise
             raise CheckpointError(
                 f"{failed}, which was whole a moment ago: a part of the state here is the checkpoint's now and the rest is as before, so call "

@@ -50,6 +50,15 @@ class Telling:
                 f"{name} is idle",
             )
 
+    def of_left(self, error, loader, by_hand):
+        """A save while `error` is handled, None without one. A loop that breaks off ends its epoch, and where something was raised nobody meant to."""
+        if error is not None and hasattr(loader, "left_within") and loader.left_within(by_hand):
+            self.warn(
+                f"{type(error).__name__} left the loop in mid-epoch, and a checkpoint that is saved now goes on with the next epoch. To go on with the "
+                'next batch after Ctrl-C, name it: signals=("SIGTERM", "SIGINT") has the next step() save',
+                "the loop was left",
+            )
+
     def of_failed(self, step, why, failures, newest):
         """Each save that failed: a warning is shown once, and what goes on failing is to be seen."""
         sentence = f"No checkpoint of step {step}: {why}"

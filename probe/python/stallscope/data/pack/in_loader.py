@@ -58,12 +58,12 @@ def about_to_iterate(loader):
     sampler.serve()
 
 
-def state(loader):
-    """What of its sampler goes into a loader's position; None without a `Shuffle`."""
+def state(loader, is_under_way):
+    """What of its sampler goes into a loader's position; None without a `Shuffle`. `is_under_way`: a pass is."""
     sampler = of(loader)
     if sampler is None:
         return None
-    return {"at": sampler.position(), "world": sampler.num_replicas, "batch_size": sampler.batch_size, "pack": sampler.version}
+    return {"at": sampler.position(is_under_way), "world": sampler.num_replicas, "batch_size": sampler.batch_size, "pack": sampler.version}
 
 
 def taken_up(loader, state):

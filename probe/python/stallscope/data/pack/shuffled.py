@@ -127,11 +127,16 @@ class Shuffled(torch.utils.data.Sampler):
             >>> sorted([first, *sampler])
             [0, 1]
         """
-        if self._is_over:
+        # Workers make batches ahead: that all were asked for does not end the epoch of who says how many were trained.
+        is_ahead = bool(batches) and self._begun is not None
+        if self._is_over and not is_ahead:
             return {"epoch": self.epoch, "samples": self._samples, "pack": self.version, "at": self._loaded}
-        at = dict(self._now())
+        at: dict[str, Any] = dict((self._begun if is_ahead else None) or self._now())
         batches = -(-self._asked // self.batch_size) if batches is None else batches
         at["start"] = min(self._samples, at["start"] + batches * self._batch())
+        if at["start"] == self._samples:
+            # Behind its last batch an epoch is over on all ranks, though those with a whole one were not asked for more.
+            return {"epoch": self.epoch if self._is_over else at["epoch"] + 1, "samples": self._samples, "pack": self.version, "at": None}
         return {"epoch": at["epoch"], "samples": self._samples, "pack": self.version, "at": at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -153,8 +158,11 @@ class Shuffled(torch.utils.data.Sampler):
 
     # For the loader
 
-    def position(self):
-        """The pass that was begun last, or that of a position that was loaded, without how far it is; None between two epochs."""
+    def position(self, is_under_way):
+        """The pass that was begun last, or that of a position that was loaded, without how far it is; None between two epochs. `is_under_way`: the loader
+        has batches of it still to hand over, whatever workers made ahead."""
+        if is_under_way and self._begun is not None:
+            return self._begun
         return self._loaded if self._is_over else self._now()
 
     def go_on(self, epoch, at, skip, samples, version):

@@ -260,7 +260,7 @@ class Positioned(Trained):
         sampler = self._epoch_sampler()
         if sampler is not None:
             state["sampler_epoch"] = sampler.epoch
-        shuffled = in_loader.state(self)
+        shuffled = in_loader.state(self, handing is not None and not handing.ended)
         if shuffled is not None:
             state["shuffled"] = shuffled
         if handing is None or handing.ended:

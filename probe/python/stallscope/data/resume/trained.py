@@ -53,6 +53,14 @@ class Trained(torch.utils.data.DataLoader):
         """The passes under way that have handed over batches since the last step."""
         return [one for one in self._under_way() if one.current.batches != one.current.batches_at_step]
 
+    def left_within(self, by_hand):
+        """Whether the loop was left before its pass came to its end, so that the position is the next epoch's. `by_hand`: as for `stepped`."""
+        if self._resume is not None or self._under_way():
+            return False
+        if by_hand:
+            return any(end.gave and not end.reached for end in self._ends)
+        return self._trained_end is not None and not self._trained_end.reached
+
     def stepped(self, by_hand=False, of_others=False):
         """A step was trained with what was handed over since the last one. `by_hand`: somebody who says nothing of steps
         saves, so that every pass since the last time has trained. `of_others`: other loaders have handed over batches for it."""
