@@ -98,16 +98,19 @@ fn beside_knobs(summary: &RunSummary, style: &Style, text: &mut String) {
 
 /// What may be done beside the advice on knobs, best first.
 pub fn without_knob(summary: &RunSummary) -> Vec<&Remedy> {
-    let has_knob = |remedy: &&Remedy| {
-        let knob = match remedy.kind {
-            RemedyKind::MoreWorkers | RemedyKind::FewerWorkers => "workers",
-            RemedyKind::MorePrefetch => "prefetch",
-            RemedyKind::Cache => "cache.bytes",
-            _ => return false,
-        };
-        summary.advice.iter().any(|advice| advice.knob == knob)
+    let advised = |remedy: &&Remedy| {
+        knob_of(remedy).is_some_and(|knob| summary.advice.iter().any(|advice| advice.knob == knob))
     };
-    summary.remedies().into_iter().filter(|remedy| !has_knob(remedy)).collect()
+    summary.remedies().into_iter().filter(|remedy| !advised(remedy)).collect()
+}
+
+fn knob_of(remedy: &Remedy) -> Option<&'static str> {
+    match remedy.kind {
+        RemedyKind::MoreWorkers | RemedyKind::FewerWorkers => Some("workers"),
+        RemedyKind::MorePrefetch => Some("prefetch"),
+        RemedyKind::Cache => Some("cache.bytes"),
+        _ => None,
+    }
 }
 
 /// Advice that can be followed together: the first for each knob.
@@ -145,8 +148,15 @@ fn nothing(summary: &RunSummary) -> String {
             summary.job.name
         );
     }
-    let judged = summary.remedies().iter().any(|remedy| remedy.gain.is_some());
-    let beside = if judged { "; the changes below are no knob's" } else { "" };
+    let judged: Vec<&Remedy> =
+        summary.remedies().into_iter().filter(|remedy| remedy.gain.is_some()).collect();
+    // Of such a knob the model gives two outcomes, and one of them is nothing, or next to it.
+    if judged.iter().any(|remedy| knob_of(remedy).is_some()) {
+        return format!(
+            "No knob is certain to make it faster within its limits; what may is below. {sentence}"
+        );
+    }
+    let beside = if judged.is_empty() { "" } else { "; the changes below are no knob's" };
     format!("No knob is expected to make it faster within its limits{beside}. {sentence}")
 }
 
@@ -258,6 +268,11 @@ mod tests {
         assert!(text.contains("the changes below are no knob's") && !text.contains("No advice"), "{text}");
         judged.diagnoses = vec![faster_storage(None)];
         assert!(!page(&judged, None, &style).contains("changes below"));
+        // Seen: "the changes below are no knob's" above "Raise num_workers from 2 to 6: +47% if each read is merely slow".
+        judged.diagnoses = vec![faster_storage(Some(gain))];
+        judged.diagnoses[0].remedies[0].kind = RemedyKind::MoreWorkers;
+        let text = page(&judged, None, &style);
+        assert!(text.contains("No knob is certain") && !text.contains("no knob's"), "{text}");
     }
 
     #[test]

@@ -143,8 +143,9 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     if number > 0 && sum.wall_ns > 0 {
         let reading = percent_in_words(sum.fetch_ns as f64 / sum.wall_ns as f64);
         evidence.push_str(&format!(
-            "; {} spent {reading} of their time reading",
-            count(number, "worker", "workers")
+            "; {} spent {reading} of {} time reading",
+            count(number, "worker", "workers"),
+            if number == 1 { "its" } else { "their" }
         ));
         // On some file systems (FUSE) the kernel counts none of what its readers get.
         if sum.read_bytes as f64 / (sum.wall_ns as f64 / 1e9) >= LEAST_BYTES_PER_S {
@@ -156,16 +157,27 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
         }
     }
     let (by_cache, to_cache) = in_memory(figures);
+    let over = only_at_first(figures.epochs);
     evidence.push_str(&by_cache);
-    if only_at_first(figures.epochs) {
+    if over {
         evidence.push_str(&format!("; {LAST_READ_NOTHING}, so that the waits of the first one are over for as long as memory keeps the data"));
     }
-    let remedies =
-        if figures.reads_itself { of_loop(&figures.own_reading) } else { of_loader(figures, to_cache) };
+    let remedies = match figures.reads_itself {
+        true => of_loop(&figures.own_reading),
+        // What the model expects of them is for epochs that read.
+        false if over => Vec::new(),
+        false => of_loader(figures, to_cache),
+    };
     let what = if figures.reads_itself { "data that the job reads without a loader" } else { "storage" };
     let finding = format!("{} of {} waits for {what}", percent_in_words(share), figures.time());
-    (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies))
+    let advice = if over { AFTER_FIRST } else { "" }.to_owned();
+    let found = diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies);
+    (share >= WORTH).then(|| Diagnosis { advice, ..found })
 }
+
+/// Instead of remedies, which would be for a run that ends with its first epoch.
+const AFTER_FIRST: &str = "Nothing needs to change while memory keeps the data; a run that starts without it there waits in its first \
+                           epoch again";
 
 fn of_loader(figures: &Figures<'_>, to_cache: Option<String>) -> Vec<Remedy> {
     let more_workers = if in_process(figures) {
@@ -433,6 +445,13 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
     };
     let hooks: Vec<&str> =
         figures.ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
+    if !figures.shim_seen && !figures.kernel_seen && !figures.attached {
+        return Some(missing(
+            "neither a shim inside the job nor the kernel reported anything",
+            "Run Python with torch, without -I, -S and --no-shim, or `sudo stallscope collect` beside the job",
+            String::new(),
+        ));
+    }
     if !figures.shim_seen {
         return Some(missing(
             "no shim reported from inside the job, so evaluation is not distinguished from training, nor a checkpoint from other \

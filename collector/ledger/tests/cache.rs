@@ -295,6 +295,8 @@ fn a_job_that_reads_the_same_in_every_epoch_is_advised_to_use_the_cache() {
     let in_memory = job(8 << 30, 10);
     let (evidence, advice) = fetch_bound(&in_memory);
     assert!(!evidence.contains("again") && !advice.contains("cache="), "the page cache has it: {evidence}");
+    // Seen: "Raise num_workers" beside "the waits of the first one are over".
+    assert!(advice.starts_with("Nothing needs to change") && !advice.contains("num_workers"), "{advice}");
     // All of the waits that led the verdict were of the first epoch.
     let last_is_named = |stage: &Stage| {
         let summary = stage.ledger.summary();

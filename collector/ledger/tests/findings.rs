@@ -390,6 +390,7 @@ fn only_workers_that_train_count_as_busy_readers() {
     let first = &summary.diagnoses[0];
     assert_eq!(first.name, "fetch-bound");
     assert!(first.evidence.contains("; 1 worker spent"), "{}", first.evidence);
+    assert!(first.evidence.contains(" of its time reading"), "{}", first.evidence);
 }
 
 #[test]
@@ -401,4 +402,8 @@ fn a_job_without_a_shim_is_advised_to_use_run_only_where_it_was_not_launched_by_
     };
     assert_eq!(advice(true), "Start the job with `stallscope run`");
     assert!(!advice(false).contains("stallscope run"), "{}", advice(false));
+    // Seen: "kernel evidence only" above "kernel: missing".
+    let neither = Ledger::new(Config::default()).summary().diagnoses;
+    let found = neither.iter().find(|found| found.name == "evidence-missing").unwrap();
+    assert!(found.finding.contains("neither") && !found.evidence.contains("kernel"), "{found:?}");
 }

@@ -68,13 +68,14 @@ fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
-/// Finding and evidence of a diagnosis, with its name and what is at stake.
+/// Finding and evidence of a diagnosis, with its name and what is at stake, where the finding has not said that.
 fn why(diagnosis: &Diagnosis) -> String {
     let Diagnosis { name, finding, evidence, share, .. } = diagnosis;
     let colon = if finding.trim_end().ends_with(['.', '!', '?', ':', ';']) { "" } else { ":" };
     let sentence = if evidence.is_empty() { finding.clone() } else { format!("{finding}{colon} {evidence}") };
     match units::percent(*share).as_str() {
         "0%" => format!("{sentence} ({name})"),
+        _ if finding.contains("% of training time") => format!("{sentence} ({name})"),
         share => format!("{sentence} ({name}, {share} of training time)"),
     }
 }
@@ -167,6 +168,22 @@ mod tests {
             ..Diagnosis::default()
         };
         evidence(&RunSummary { verdict, ..RunSummary::default() }, &first)
+    }
+
+    /// Seen: "0.6% of training time waits for it: … (no-data-stall, 1% of training time)".
+    #[test]
+    fn what_is_at_stake_is_said_once() {
+        let found = |finding: &str| {
+            why(&Diagnosis {
+                name: "no-data-stall".into(),
+                finding: finding.into(),
+                share: 0.006,
+                ..Diagnosis::default()
+            })
+        };
+        let said = found("data keeps up: 0.6% of training time waits for it");
+        assert_eq!(said, "data keeps up: 0.6% of training time waits for it (no-data-stall)");
+        assert!(found("data keeps up").ends_with("(no-data-stall, 1% of training time)"));
     }
 
     #[test]

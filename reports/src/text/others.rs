@@ -72,8 +72,7 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
         if all <= WORKERS {
             rows.extend(rank.workers.iter().map(|load| (format!("{of_rank}pid {}", load.pid), load.clone())));
         } else {
-            let count = units::counted(rank.workers_at_once(), "worker");
-            rows.push((format!("{of_rank}{count}"), together(&rank.workers)));
+            rows.extend(added_up(rank).into_iter().map(|(label, load)| (format!("{of_rank}{label}"), load)));
         }
     }
     let left_out = rows.len().saturating_sub(2 * WORKERS);
@@ -118,10 +117,27 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
-fn together(workers: &[WorkerLoad]) -> WorkerLoad {
-    let mut total = WorkerLoad::default();
-    workers.iter().for_each(|load| total += load);
-    total
+/// By loader: those of an evaluation do other work than those of training, at other times.
+fn added_up(rank: &RankSummary) -> Vec<(String, WorkerLoad)> {
+    let mut loaders: BTreeMap<Option<u16>, (u64, WorkerLoad)> = BTreeMap::new();
+    for load in &rank.workers {
+        let (listed, total) = loaders.entry(load.loader).or_default();
+        *listed += 1;
+        *total += load;
+    }
+    if loaders.len() <= 1 {
+        let count = units::counted(rank.workers_at_once(), "worker");
+        return loaders.into_values().map(|(_, total)| (count.clone(), total)).collect();
+    }
+    let named = |(loader, (listed, total)): (Option<u16>, (u64, WorkerLoad))| {
+        let facts = rank.facts.loaders.iter().find(|facts| Some(facts.loader) == loader);
+        let at_once = facts.map(|facts| u64::from(facts.workers)).filter(|workers| *workers > 0);
+        let count = units::counted(listed.min(at_once.unwrap_or(listed)), "worker");
+        let label =
+            loader.map_or(format!("{count} of no loader"), |loader| format!("loader {loader}, {count}"));
+        (label, total)
+    };
+    loaders.into_iter().map(named).collect()
 }
 
 fn checkpoints(summary: &RunSummary, page: &mut Page<'_>) {
@@ -190,9 +206,30 @@ pub(crate) fn saved_in_words(summary: &RunSummary) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::names;
-    use stallscope_model::Phase;
+    use super::*;
+    use stallscope_model::{Checkpoints, LoaderFacts, Phase, RankFacts};
     use std::cell::Cell;
+
+    /// Seen: "7 workers" of a job with 6 for training and 6 for an evaluation, some of which lived at once.
+    #[test]
+    fn many_workers_of_two_loaders_are_added_up_by_loader() {
+        let load = |loader| WorkerLoad {
+            loader: Some(loader),
+            batches: Some(2),
+            wall_ns: 10,
+            ..WorkerLoad::default()
+        };
+        let workers = [0; 6].into_iter().chain([1; 6]).map(load).collect();
+        let loaders = (0..2).map(|loader| LoaderFacts { loader, workers: 6, ..LoaderFacts::default() });
+        let facts = RankFacts { workers_at_once: 7, loaders: loaders.collect(), ..RankFacts::default() };
+        let rank = RankSummary { facts, workers, phases: Vec::new(), checkpoints: Checkpoints::default() };
+        let rows: Vec<(String, Option<u64>)> =
+            added_up(&rank).into_iter().map(|(label, load)| (label, load.batches)).collect();
+        let six = |loader: u8| (format!("loader {loader}, 6 workers"), Some(12));
+        assert_eq!(rows, [six(0), six(1)]);
+        let one = RankSummary { workers: rank.workers[..6].to_vec(), ..rank };
+        assert_eq!(added_up(&one)[0].0, "6 workers");
+    }
 
     /// As a foreign recording may have them: 30,000 had taken a minute.
     #[test]

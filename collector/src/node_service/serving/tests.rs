@@ -274,11 +274,11 @@ impl Drop for Group {
 }
 
 #[test]
-fn root_of_a_container_is_told_of_no_job_and_pauses_nothing() {
+fn root_of_a_container_is_shown_no_job_and_pauses_nothing() {
     let group = Group::new().filter(|_| rustix::process::geteuid().is_root());
     let Some(group) = group else {
         eprintln!(
-            "SKIPPED: root_of_a_container_is_told_of_no_job_and_pauses_nothing takes root and control groups"
+            "SKIPPED: root_of_a_container_is_shown_no_job_and_pauses_nothing takes root and control groups"
         );
         return;
     };
