@@ -68,7 +68,7 @@ fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
-/// Finding and evidence of a diagnosis, with its name and what is at stake, where the finding has not said that.
+/// Finding and evidence of a diagnosis, with its name and what is at stake, where the finding does not give that.
 fn why(diagnosis: &Diagnosis) -> String {
     let Diagnosis { name, finding, evidence, share, .. } = diagnosis;
     let colon = if finding.trim_end().ends_with(['.', '!', '?', ':', ';']) { "" } else { ":" };
@@ -181,8 +181,8 @@ mod tests {
                 ..Diagnosis::default()
             })
         };
-        let said = found("data keeps up: 0.6% of training time waits for it");
-        assert_eq!(said, "data keeps up: 0.6% of training time waits for it (no-data-stall)");
+        let stated = found("data keeps up: 0.6% of training time waits for it");
+        assert_eq!(stated, "data keeps up: 0.6% of training time waits for it (no-data-stall)");
         assert!(found("data keeps up").ends_with("(no-data-stall, 1% of training time)"));
     }
 
