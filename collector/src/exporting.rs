@@ -334,11 +334,11 @@ mod tests {
         let heard = std::cell::RefCell::new(Vec::new());
         let say = |sentence: &str| heard.borrow_mut().push(sentence.to_owned());
         let mut trouble = Trouble::default();
-        trouble.over("over", &say);
-        trouble.begun("first", &say);
-        trouble.begun("second", &say);
-        trouble.over("over", &say);
-        trouble.begun("third", &say);
+        trouble.over("over", say);
+        trouble.begun("first", say);
+        trouble.begun("second", say);
+        trouble.over("over", say);
+        trouble.begun("third", say);
         assert_eq!(heard.into_inner(), ["first", "over", "third"]);
     }
 }

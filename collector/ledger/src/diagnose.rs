@@ -172,7 +172,7 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let finding = format!("{} of {} waits for {what}", percent_in_words(share), figures.time());
     let advice = if over { AFTER_FIRST } else { "" }.to_owned();
     let found = diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies);
-    (share >= WORTH).then(|| Diagnosis { advice, ..found })
+    (share >= WORTH).then_some(Diagnosis { advice, ..found })
 }
 
 /// Instead of remedies, which would be for a run that ends with its first epoch.
