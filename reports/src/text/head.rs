@@ -172,7 +172,7 @@ mod tests {
 
     /// Seen: "0.6% of training time waits for it: … (no-data-stall, 1% of training time)".
     #[test]
-    fn what_is_at_stake_is_said_once() {
+    fn what_is_at_stake_is_named_once() {
         let found = |finding: &str| {
             why(&Diagnosis {
                 name: "no-data-stall".into(),
