@@ -24,7 +24,7 @@ ITEMS = [
     ("stallscope.Shuffle", "data/pack/shuffle.py", []),
     ("stallscope.PackError", "data/pack/errors.py", []),
     ("stallscope.Checkpointer", "checkpoint/checkpointer.py", []),
-    ("stallscope.checkpoint.Start", "checkpoint/checkpointer.py", []),
+    ("stallscope.checkpoint.Start", "checkpoint/start.py", []),
     ("stallscope.CheckpointError", "checkpoint/errors.py", []),
     ("stallscope.step", "steps.py", []),
     ("stallscope.lightning.CheckpointCallback", "lightning.py", []),

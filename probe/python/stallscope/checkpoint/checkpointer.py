@@ -11,10 +11,8 @@ import atexit
 import datetime
 import os
 import sys
-import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from stallscope import _native
 from stallscope._hooks.knobs import raised_by_signal
@@ -22,11 +20,13 @@ from stallscope._hooks.knobs import raised_by_signal
 from . import finding, ledger, loaders, ranks, reading
 from .copying import Copying
 from .errors import CheckpointError
+from .exits import close_at_exit
 from .idle import Idle
 from .keeping import Keeping
 from .restoring import Restoring
 from .signals import Termination, say
-from .state import Job
+from .start import Start
+from .state import Job, Stateful
 from .telling import Telling
 from .tree import to_bytes
 from .when import When
@@ -34,32 +34,6 @@ from .when import When
 _ASKED, _TERMINATED = "it was asked for", "a signal came"
 # The other ranks' parts of a checkpoint are waited for so long before it is given up.
 _PATIENCE_S = 120.0
-
-
-class Stateful(Protocol):
-    """What can be saved and restored."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...
-
-
-@dataclass
-class Start:
-    """Where a job continues."""
-
-    step: int
-    """Steps that were trained."""
-    epoch: int | None
-    """The current epoch, or the next one if it was between two; None without a loader, and with one that has a state of its own (torchdata)."""
-    name: str
-    """The checkpoint's, as `stallscope ckpt ls` shows it."""
-    saved: datetime.datetime
-    """When it was saved, in UTC."""
-    passed: list = field(default_factory=list)
-    """Newer ones that did not verify: (name, reason)."""
-    misfits: list = field(default_factory=list)
-    """With strict=False, a sentence for each part that was not restored."""
 
 
 class Checkpointer:
@@ -191,7 +165,7 @@ class Checkpointer:
         # Steps: of the last save, and at which the ranks look next whether to save.
         self._begun_at = 0
         self._look_at = 1
-        _close_at_exit(self)
+        close_at_exit(self)
 
     # The loop's side.
 
@@ -539,15 +513,3 @@ class Checkpointer:
 def _shards(taken_apart):
     encoded, _ = taken_apart
     return encoded.get("shards", {})
-
-
-def _close_at_exit(checkpointer):
-    reference = weakref.ref(checkpointer)
-
-    def close():
-        alive = reference()
-        if alive is not None:
-            alive.close()
-
-    checkpointer._at_exit = close
-    atexit.register(close)

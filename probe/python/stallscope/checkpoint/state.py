@@ -1,7 +1,10 @@
 """What a checkpoint holds of a job: its objects with a state, every random generator, the loader's position."""
 
+from __future__ import annotations
+
 import itertools
 import platform
+from typing import Any, Protocol
 
 import torch
 
@@ -15,6 +18,14 @@ from .tree import Writer, refuse_distributed
 FORMAT = 1
 # Steps up to here can be gone on from.
 _MOST_STEPS = 1 << 62
+
+
+class Stateful(Protocol):
+    """What can be saved and restored."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 def is_of_a_job(encoded):
