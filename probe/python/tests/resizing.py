@@ -3,6 +3,7 @@
 usage: resizing.py BATCHES SCENARIO...
 """
 
+import contextlib
 import gc
 import json
 import multiprocessing
@@ -152,6 +153,15 @@ def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 
+def descriptors(but=()):
+    """How many this process has, but those of a kind, as of "pipe"."""
+    kinds = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            kinds.append(os.readlink(f"/proc/self/fd/{number}").split(":")[0])
+    return sum(kind not in but for kind in kinds)
+
+
 def report(**facts):
     print(json.dumps({"scenario": SCENARIO[0], **facts}), flush=True)
 
@@ -177,7 +187,8 @@ def epochs(loader, count=2, step_s=STEP_S):
         del batch
         gc.collect()
         grown = resident_bytes() - (began or resident_bytes())
-        report(epoch=epoch, got=got, descriptors=len(os.listdir("/proc/self/fd")), grown_bytes=grown)
+        # A worker that leaves has its pipes until it was joined, which takes as long as the machine is busy.
+        report(epoch=epoch, got=got, descriptors=descriptors(but=("pipe",)), grown_bytes=grown)
 
 
 def loader(batches, dataset=Numbers, **more):
@@ -491,7 +502,8 @@ def main(scenarios):
             numbers._iterator = None
         gc.collect()
         # That one has its workers until the interpreter ends.
-        report(left=children() if SCENARIO[0] == "exits" else left())
+        there = children() if SCENARIO[0] == "exits" else left()
+        report(left=there, descriptors=descriptors())
 
 
 if __name__ == "__main__":

@@ -71,9 +71,17 @@ class Turned:
 
     def of(self, scenario):
         """What this scenario printed, and which children it left behind."""
+        *lines, end = self._printed(scenario)
+        return lines, end["left"]
+
+    def descriptors_after(self, scenario):
+        """How many the job had once the scenario's workers were gone."""
+        return self._printed(scenario)[-1]["descriptors"]
+
+    def _printed(self, scenario):
         lines = [line for line in self.lines if line["scenario"] == scenario]
         assert lines, self.err
-        return lines[:-1], lines[-1]["left"]
+        return lines
 
 
 def gone(group, limit_s=100):
@@ -187,10 +195,10 @@ def pairs_are_right(done):
 def gives(done, scenario, results):
     lines, left = done.of(scenario)
     assert [line["got"] for line in lines] == results
-    assert left == []
+    assert left == [] and done.descriptors_after(scenario) < 30
     for line in lines:
-        # A worker has some; batches that nobody gives back would be many more.
-        assert line.get("descriptors", 0) < 40 and line.get("grown_bytes", 0) < 4e6, line
+        # Batches that nobody gives back would be many more.
+        assert line.get("descriptors", 0) < 30 and line.get("grown_bytes", 0) < 4e6, line
 
 
 def skipped(message):
