@@ -8,6 +8,7 @@ use stallscope_reports::target::{self, Kind, Target};
 use stallscope_reports::{
     Error, Folder, Run, Style, csv, html, json, markdown, openmetrics, parquet, perfetto, text, write_whole,
 };
+use std::ffi::OsStr;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -107,16 +108,20 @@ impl Format {
         }
     }
 
-    /// What a file of this name is expected to be.
-    fn of(path: &Path) -> Option<Format> {
-        Some(match path.extension()?.to_str()? {
+    /// What a file of this name is expected to be; text without an extension.
+    fn of(path: &Path) -> Result<Format> {
+        let Some(extension) = path.extension().map(OsStr::to_string_lossy) else { return Ok(Format::Text) };
+        Ok(match &*extension {
             "txt" => Format::Text,
             "md" => Format::Markdown,
             "html" | "htm" => Format::Html,
             "json" => Format::Json,
             "perfetto-trace" | "pftrace" => Format::Perfetto,
             "prom" => Format::Openmetrics,
-            _ => return None,
+            "csv" | "parquet" => {
+                anyhow::bail!("{extension} is a folder of tables: --format {extension} -o FOLDER")
+            }
+            _ => anyhow::bail!("no format is known by the extension .{extension}: name one with --format"),
         })
     }
 }
@@ -132,7 +137,11 @@ enum Writer {
 
 pub(crate) fn main(verb: &Report, colour: Colour) -> Result<ExitCode> {
     let output = verb.output.as_deref();
-    let format = verb.format.or_else(|| Format::of(output?)).unwrap_or(Format::Text);
+    let format = match (verb.format, output) {
+        (Some(format), _) => format,
+        (None, Some(path)) if !path.is_dir() => Format::of(path)?,
+        (None, _) => Format::Text,
+    };
     let name = verb.runs[0].file_stem().unwrap_or_default().to_string_lossy();
     let terminal = std::io::stdout().is_terminal();
     // Where it goes is looked at before a long recording is read.

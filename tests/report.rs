@@ -69,6 +69,9 @@ fn output_says_where_and_its_ending_what() {
     refused(&report(&["--format", "csv", "-o", "-"]), "name a folder");
     refused(&report(&["--format", "csv", "-o", "a.md"]), "a.md is a file");
     refused(&report(&["--format", "html", "-o", "train.stall"]), "is a recording");
+    refused(&report(&["-o", "a.xlsx"]), "no format is known by the extension .xlsx: name one with --format");
+    refused(&report(&["-o", "a.csv"]), "csv is a folder of tables: --format csv -o FOLDER");
+    succeeds(&report(&["--format", "text", "-o", "a.log"]));
     refused(&report(&["--format", "html", "-o", "no/such/a.html"]), "a.html cannot be written");
     let left: Vec<String> = std::fs::read_dir(sandbox.path("."))
         .unwrap()

@@ -78,7 +78,7 @@ pub(crate) fn launch(
         let (code, sentence) = match error.kind() {
             std::io::ErrorKind::NotFound => (127, format!("there is no command {name}")),
             // exec says the same of a folder in PATH that may not be looked into.
-            std::io::ErrorKind::PermissionDenied if !is_seen(Path::new(program)) => {
+            std::io::ErrorKind::PermissionDenied if !is_seen(Path::new(program)).unwrap_or(true) => {
                 (127, format!("there is no command {name}"))
             }
             std::io::ErrorKind::PermissionDenied => (126, format!("{name} may not be executed")),
@@ -90,21 +90,24 @@ pub(crate) fn launch(
 
 /// Fails where there is no such command, before anything is prepared for it.
 pub(crate) fn find(command: &[OsString]) -> Result<(), LaunchError> {
-    match command.first().map(Path::new) {
-        Some(program) if !is_seen(program) => {
-            Err(LaunchError { code: 127, sentence: format!("there is no command {}", program.display()) })
+    let Some(program) = command.first().map(Path::new) else { return Ok(()) };
+    let name = program.display();
+    match is_seen(program) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(LaunchError { code: 127, sentence: format!("there is no command {name}") }),
+        Err(error) => {
+            Err(LaunchError { code: 126, sentence: format!("{name} cannot be looked at: {}", error.kind()) })
         }
-        _ => Ok(()),
     }
 }
 
-/// Whether there is such a file, in PATH where it is named without a folder.
-fn is_seen(program: &Path) -> bool {
+/// Whether there is such a file, in PATH where it is named without a folder. An error: a folder on its way may not be entered.
+fn is_seen(program: &Path) -> std::io::Result<bool> {
     if program.components().count() > 1 || program.is_absolute() {
-        return program.exists();
+        return program.try_exists();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+    Ok(std::env::split_paths(&path).any(|folder| folder.join(program).exists()))
 }
 
 /// As a shell would show it.
@@ -251,6 +254,9 @@ mod tests {
         let error = launch(&["no-such-command-at-all".into()], None, &mut PrivateMounts::default(), None)
             .unwrap_err();
         assert_eq!(error.code, 127);
+        let code = |program: &str| find(&[program.into()]).map_err(|error| error.code);
+        assert_eq!((code("/etc/passwd"), code("/etc/no-such-file")), (Ok(()), Err(127)));
+        assert_eq!(code("/etc/passwd/within"), Err(126), "what is on its way cannot be entered");
         let error = launch(&["/etc/passwd".into()], None, &mut PrivateMounts::default(), None).unwrap_err();
         assert_eq!(error.code, 126);
     }

@@ -1,18 +1,21 @@
-//! The holder of a job's files, as a session sees it: a process of the job's user, to which it says how much to hold, and which
-//! says what it has.
+//! The holder of a job's files, as a session sees it: a process of the job's user, to which it says how much to hold and which
+//! files the job has open, and which says what it has.
 
 mod headroom;
+mod looks;
 
 use crate::procfs;
 use anyhow::{Context, Result, bail};
 use headroom::{Headroom, Memory};
+use looks::Looks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use stallscope_hold::{Figures, REFUSED};
+use stallscope_hold::REFUSED;
 use stallscope_model::HeldSummary;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -22,6 +25,11 @@ const HOLD: &str = "hold-files";
 
 /// How long it may take to say that it holds, or why not.
 const SAYS_WITHIN: Duration = Duration::from_secs(10);
+/// Ticks between two looks at the job's open files, once the holder knows of some; before, each tick has one.
+const TICKS_A_LOOK: u32 = 4;
+/// How often it is looked at whether it has ended, and how long in between.
+const LOOKS_AT_ITS_END: u32 = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// A longer line is none of it.
 const LONGEST_LINE: usize = 4096;
 
@@ -34,6 +42,8 @@ pub(crate) struct Holding {
     /// Of a line that is not whole yet.
     part: Vec<u8>,
     headroom: Headroom,
+    looks: Looks,
+    ticks: u32,
     held: HeldSummary,
     job: OwnedFd,
     noted: String,
@@ -41,11 +51,11 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Holds up to so many bytes of the files of process `pid` and those below it.
+    /// Holds up to so many bytes of the files of process `pid`, which is user `owner`'s, and those below it.
     ///
     /// # Errors
     /// The holder's own sentence: nothing can be held for this job.
-    pub(crate) fn start(pid: u32, budget_bytes: u64) -> Result<Holding> {
+    pub(crate) fn start(pid: u32, owner: u32, budget_bytes: u64) -> Result<Holding> {
         let gone = || format!("there is no process {pid}");
         let raw = Pid::from_raw(pid as i32).with_context(gone)?;
         let job = pidfd_open(raw, PidfdFlags::NONBLOCK).with_context(gone)?;
@@ -75,6 +85,8 @@ impl Holding {
             says: Some(says),
             part: Vec::new(),
             headroom: Headroom::new(budget_bytes),
+            looks: Looks::new(pid, owner),
+            ticks: 0,
             held,
             job,
             noted: String::new(),
@@ -84,7 +96,7 @@ impl Holding {
         if let Some(sentence) = first.strip_prefix(REFUSED) {
             bail!("--cache: {sentence}");
         }
-        holding.hears(&first);
+        stallscope_hold::hear(&mut holding.held, &first);
         Ok(holding)
     }
 
@@ -105,9 +117,9 @@ impl Holding {
         }
     }
 
-    /// Four times a second: hears what it has, and says how much that may be.
+    /// Four times a second: hears what it has, and says how much that may be and what the job has open.
     pub(crate) fn tick(&mut self) -> HeldSummary {
-        self.lines().iter().for_each(|line| self.hears(line));
+        self.lines().iter().for_each(|line| stallscope_hold::hear(&mut self.held, line));
         if self.says.is_some() {
             let target_bytes = self.headroom.bytes(crate::host::now_ns(), self.held.bytes, &Memory::read());
             let order = format!("{target_bytes}\n");
@@ -115,8 +127,24 @@ impl Holding {
             if target_bytes != self.held.target_bytes && self.orders.write_all(order.as_bytes()).is_ok() {
                 self.held.target_bytes = target_bytes;
             }
+            self.show_open_files();
         }
         self.held.clone()
+    }
+
+    fn show_open_files(&mut self) {
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.held.known_files > 0 && !self.ticks.is_multiple_of(TICKS_A_LOOK) {
+            return;
+        }
+        for file in self.looks.next() {
+            // One write for the pipe: whole, or not at all where it is full.
+            let line = [file.as_bytes(), b"\n"].concat();
+            if self.orders.write_all(&line).is_err() {
+                break;
+            }
+            self.looks.was_shown(file);
+        }
     }
 
     /// What the person at the terminal should know, once.
@@ -126,22 +154,6 @@ impl Holding {
             return Some(format!("--cache: {}", self.noted));
         }
         self.notices.pop()
-    }
-
-    fn hears(&mut self, line: &str) {
-        let Some(figures) = Figures::parse(line) else { return };
-        let held = &mut self.held;
-        held.bytes = figures.held_bytes;
-        held.files = figures.held_files;
-        if held.bytes >= held.most_bytes {
-            (held.most_bytes, held.most_files) = (held.bytes, held.files);
-        }
-        held.known_files = figures.known_files;
-        held.brought_bytes = figures.brought_bytes;
-        held.changed_files = figures.changed_files;
-        held.released_files = figures.released_files;
-        held.lost = figures.lost;
-        held.limit = figures.limit;
     }
 
     /// The lines that are whole by now.
@@ -181,6 +193,12 @@ impl Holding {
 impl Drop for Holding {
     fn drop(&mut self) {
         let _ = self.process.kill();
-        let _ = self.process.wait();
+        // One that storage does not answer ends later.
+        for _ in 0..LOOKS_AT_ITS_END {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! What was turned, what came of it, and how fast each part could go, in sentences.
 
 use stallscope_look::tuning::{
-    PARTS, Turn, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns, turns_in_words,
+    PARTS, Turn, gain, gain_with_interval, narrowest, of_the_last, rate, rate_with_interval, turns,
+    turns_in_words,
 };
 use stallscope_model::{Act, AuditEvent, Cause, Causes, Phase, Rates, RunSummary, TuneMode};
 use stallscope_units as units;
@@ -25,6 +26,10 @@ impl Tuning {
         let ranks = summary.ranks.len() > 1;
         let rates = summary.rates.iter().find_map(|rates| {
             let sentence = rates_in_words(rates, !summary.caches.is_empty(), without_cpu(summary))?;
+            let sentence = match of_the_last(rates, summary) {
+                Some(steps) => format!("{steps}: {sentence}"),
+                None => sentence,
+            };
             let rank = ranks.then(|| format!("rank {}", rates.rank));
             let loader = summary.several_loaders_train().then(|| format!("loader {}", rates.loader));
             let whose: Vec<String> = rank.into_iter().chain(loader).collect();
@@ -160,6 +165,32 @@ mod tests {
         assert!(line(&summary).starts_with("30 samples/s reached"), "{}", line(&summary));
         summary.phases.push(training(Some(0)));
         assert!(line(&summary).starts_with("loader 1: 30 samples/s reached"), "{}", line(&summary));
+    }
+
+    #[test]
+    fn rates_of_a_part_of_the_run_name_it() {
+        let known = |value| Some(Estimate { value, low: value, high: value });
+        let rates = Rates { steps: 1024, compute: known(32.0), ..Rates::default() };
+        let training = PhaseSummary {
+            phase: Phase::Training,
+            loader: Some(0),
+            steps: 1030,
+            samples: 0,
+            wall_ns: 0,
+            causes: Causes::default(),
+            hidden_ns: None,
+            step_p50_ns: 0,
+            step_p95_ns: 0,
+            step_max_ns: 0,
+        };
+        let mut summary =
+            RunSummary { rates: vec![rates], phases: vec![training], ..RunSummary::default() };
+        let line = |summary: &RunSummary| {
+            Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
+        };
+        assert_eq!(line(&summary), "compute 32 is the narrowest");
+        summary.phases[0].steps = 5000;
+        assert_eq!(line(&summary), "in the last 1,024 steps: compute 32 is the narrowest");
     }
 
     #[test]

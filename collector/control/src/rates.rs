@@ -15,6 +15,7 @@ pub fn rates(profile: &Profile) -> Rates {
         loader: profile.loader,
         workers: profile.workers,
         prefetch: profile.prefetch,
+        steps: profile.steps.len() as u32,
         trainer_threads: profile.trainer_threads,
         ..Rates::default()
     };

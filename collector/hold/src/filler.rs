@@ -35,8 +35,9 @@ impl Account {
         self.target_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn exceeds(&self) -> bool {
-        self.held_bytes() > self.target_bytes.load(Ordering::Relaxed)
+    /// `None`: no more is held than may be.
+    pub(crate) fn exceeds_by(&self) -> Option<u64> {
+        self.held_bytes().checked_sub(self.target_bytes.load(Ordering::Relaxed)).filter(|more| *more > 0)
     }
 }
 
@@ -74,10 +75,6 @@ impl Filler {
             }
         });
         Filler { orders, done, under_way: 0, account }
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.under_way == 0
     }
 
     pub(crate) fn takes_more(&self, one_by_one: bool) -> bool {

@@ -1,23 +1,21 @@
-//! The holder becomes the job's user, before it looks at anything of the job's.
+//! The holder goes to where the job sees its files and becomes the job's user, before it opens anything of the job's.
 
-use rustix::fs::stat;
+use rustix::fs::{Mode, OFlags, fstat, open, stat};
 use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, getgid, getuid, pidfd_open, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit,
+    DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, fchdir, getgid, getuid, pidfd_open,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities,
+    set_keep_capabilities, set_no_new_privs,
 };
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-/// The job's root process, of which nothing but its end is heard.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) pid: u32,
-    pub(crate) ended: OwnedFd,
-}
+/// Leads to this process's descriptors by their numbers, once it is the job's user: its working folder, as a job's mounts may
+/// have another /proc or none.
+pub(crate) const DESCRIPTORS: &str = ".";
 
 /// Who a process is, by the kernel's word.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,18 +25,26 @@ struct User {
     groups: Vec<u32>,
 }
 
-/// Becomes the user of process `pid`, which began `start_ticks` after the boot, and may lock so many bytes as that user. Root's
-/// privileges are gone afterwards, but for the right to lock memory where the limit of it could not be raised.
+/// What the holder is to know of its job.
+pub(crate) struct Job {
+    /// Becomes readable when it ends.
+    pub(crate) ended: OwnedFd,
+    /// As many bytes of its files as this process may lock.
+    pub(crate) lockable_bytes: u64,
+}
+
+/// Goes to the files that process `pid`, which began `start_ticks` after the boot, sees, becomes its user, and may lock so many bytes
+/// as that user. Root's privileges are gone afterwards, but for the right to lock memory where the limit of it could not be raised.
 ///
 /// # Errors
-/// A sentence: the process has ended, is root's or of several users, or sees other files than this one.
+/// A sentence: the process has ended, is of several users, or sees files that this one may not go to.
 pub(crate) fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Result<Job, String> {
     let gone = || format!("process {pid} has ended");
     let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| gone())?;
     let user = User::of(&status)?;
-    let same = sees_the_same_files(pid).map_err(|error| match error.kind() {
+    let mounts = mounts_of(pid).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => gone(),
         _ => format!("process {pid} may not be looked into ({error}); with sudo it may"),
     })?;
@@ -46,19 +52,34 @@ pub(crate) fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Res
     if self::start_ticks(pid) != Some(start_ticks) {
         return Err(gone());
     }
-    if !same {
-        return Err("the job sees other files than this program, as in a container: nothing is held for it; attach from within".into());
-    }
-    if user.uid == 0 {
-        return Err("the job runs as root, and files are held as a job's user, never as root".into());
-    }
     // If memory runs out, this goes before anything of the job's or of others.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let kept = if may_lock(most_bytes) { CapabilitySet::empty() } else { CapabilitySet::IPC_LOCK };
+    let itself = "/proc/self/fd";
+    let descriptors = open(itself, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let descriptors = descriptors.map_err(|error| format!("{itself} is not there: {error}"))?;
+    if let Some(mounts) = mounts {
+        move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(|error| {
+            format!("the job sees other files, as in a container, and this program may not go there ({error}); with sudo it may")
+        })?;
+    }
+    fchdir(&descriptors).map_err(|error| format!("{itself} may not be entered: {error}"))?;
     user.take(kept).map_err(|error| format!("cannot become the job's user: {error}"))?;
     set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| format!("cannot be ended with its parent: {error}"))?;
-    Ok(Job { pid, ended })
+    let limit = rustix::process::getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
+    let is_free = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    let lockable_bytes = if is_free { most_bytes } else { most_bytes.min(limit) };
+    Ok(Job { ended, lockable_bytes })
+}
+
+/// The mounts of a process, where they are others than this one's. Its root folder does not matter: outside of it, /proc shows
+/// what it has open by paths from the root of its mounts.
+fn mounts_of(pid: u32) -> io::Result<Option<OwnedFd>> {
+    let theirs = open(format!("/proc/{pid}/ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let own = stat("/proc/self/ns/mnt")?;
+    let found = fstat(&theirs)?;
+    Ok(((found.st_dev, found.st_ino) != (own.st_dev, own.st_ino)).then_some(theirs))
 }
 
 impl User {
@@ -117,14 +138,6 @@ fn may_lock(most_bytes: u64) -> bool {
     is_raised
 }
 
-/// The same mounts from the same root: a path is the same file here and there.
-fn sees_the_same_files(pid: u32) -> io::Result<bool> {
-    let mounts = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt"));
-    let root = |of: &str| stat(format!("/proc/{of}/root/")).map(|root| (root.st_dev, root.st_ino));
-    let pid = pid.to_string();
-    Ok(mounts(&pid)? == mounts("self")? && root(&pid)? == root("self")?)
-}
-
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
@@ -155,7 +168,7 @@ mod tests {
     fn who_has_ended_or_has_anothers_number_is_not_followed() {
         let own = std::process::id();
         let ticks = start_ticks(own).expect("it has a beginning");
-        assert_eq!(sees_the_same_files(own).ok(), Some(true));
+        assert!(mounts_of(own).is_ok_and(|mounts| mounts.is_none()));
         assert!(become_user_of(own, ticks + 1, 0).is_err_and(|why| why.ends_with("has ended")));
         assert!(become_user_of(4_194_303, 1, 0).is_err_and(|why| why.ends_with("has ended")));
     }

@@ -1,45 +1,55 @@
 //! The *holder*: a process of the job's user that keeps files of a running job in the page cache, so that the kernel's own
 //! choice, which a shuffle defeats, does not decide.
 //!
-//! It finds the job's folders by what its processes have open (looks.rs), hears from the kernel of each file that is opened or
-//! written to there (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs). It takes the number of bytes
-//! to hold from its standard input, a line each, and ends with that or with the job; its locks end with it.
+//! Standard input has a line for each file that the job was seen to have open, and for each number of bytes to hold, when that
+//! changes. From such files it knows the job's folders, hears from the kernel of each file that is opened or written to there
+//! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs). It ends with standard input or with the job;
+//! its locks end with it.
 
-mod figures;
 mod filler;
 mod folders;
 mod identity;
+mod line;
 mod locked;
-mod looks;
 mod plan;
+#[cfg(test)]
+mod testing;
 
-pub use figures::Figures;
+pub use line::{hear, line};
 
 use filler::Filler;
 use folders::{Event, Folders};
-use identity::Job;
-use locked::{Headroom, Locked, Refused};
+use identity::DESCRIPTORS;
+use locked::{Headroom, LEAST_PART, Locked, Refused};
 use plan::{Name, Plan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use stallscope_model::HeldSummary;
 use std::time::{Duration, Instant};
 
 /// How often results, and a few of the files held, are looked at.
 const TURN: Duration = Duration::from_millis(50);
-/// Turns between two looks at the job's open files, once its folders are known; before, each turn has one.
-const TURNS_A_LOOK: u32 = 20;
-/// Turns between two walks over the job's processes.
-const TURNS_A_WALK: u32 = 20;
 /// Turns between two lines about itself.
 const TURNS_A_LINE: u32 = 5;
+/// Turns between two searches for files that the job does not read any more.
+const TURNS_A_REVIEW: u32 = 400;
 /// Parts of what the kernel has to tell that are taken in one turn.
 const PARTS: usize = 16;
 /// Files held that are compared with what their paths lead to, each turn: changes by another machine, or through a writable
 /// map, come without a notice.
 const COMPARED: usize = 200;
+/// Of standard input that is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// A longer line than a path and its end is none.
+const LONGEST_LINE: usize = 4097;
+/// Turns between two comparisons of all that is held.
+const TURNS_A_COMPARISON: u32 = 20;
 /// Turns for which nothing more is brought in after a file did not fit, or the kernel locked no more.
 const TURNS_OF_PATIENCE: u32 = 40;
 
@@ -56,8 +66,8 @@ pub struct Order {
 /// Before the sentence why nothing can be held, on standard output.
 pub const REFUSED: &str = "! ";
 
-/// Holds until standard input or the job ends; says [`Figures`] on standard output, or [`REFUSED`] and a sentence. `false`:
-/// nothing was held.
+/// Holds until standard input or the job ends; prints a [`line`] on standard output each time that something changes, or [`REFUSED`]
+/// and a sentence. `false`: nothing was held.
 pub fn hold(order: Order) -> bool {
     let held = Holder::new(order).and_then(|mut holder| holder.run());
     if let Err(sentence) = &held {
@@ -68,50 +78,64 @@ pub fn hold(order: Order) -> bool {
 }
 
 struct Holder {
-    job: Job,
+    /// Becomes readable when the job ends.
+    ended: OwnedFd,
     folders: Folders,
     plan: Plan,
     filler: Filler,
     held: BTreeMap<Name, Locked>,
+    /// Of what is held: a file may have two names.
+    inodes: HashSet<(u64, u64)>,
     /// The last file that was compared.
     compared: Option<Name>,
-    processes: Vec<u32>,
     /// Turns until more is brought in.
     patience: u32,
     /// The last one did not fit: the next is tried alone.
     is_full: bool,
     most_bytes: u64,
+    /// What standard input asks for.
+    asked_bytes: u64,
+    /// The kernel locks no more than that, until something is let go.
+    locks_bytes: u64,
+    /// Why it does not, for people.
+    locking: Option<String>,
+    /// All that is held is to be compared.
+    is_lost: bool,
     /// What has come of a line.
     asked: Vec<u8>,
-    figures: Figures,
-    printed: Option<Figures>,
-    /// File systems of which nothing can be held.
-    skipped: BTreeSet<&'static str>,
+    figures: HeldSummary,
+    printed: String,
     begun: Instant,
 }
 
 impl Holder {
     fn new(order: Order) -> Result<Holder, String> {
         let job = identity::become_user_of(order.pid, order.start_ticks, order.most_bytes)?;
+        // A line that nobody reads is not waited for.
+        let _ = rustix::io::ioctl_fionbio(std::io::stdout(), true);
         let folders =
-            Folders::new().map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
+            Folders::new(DESCRIPTORS).map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
         let filler = Filler::start();
-        filler.account.target(order.most_bytes);
+        let most_bytes = order.most_bytes.min(job.lockable_bytes);
+        filler.account.target(most_bytes);
         Ok(Holder {
-            job,
+            ended: job.ended,
             folders,
             plan: Plan::default(),
             filler,
             held: BTreeMap::new(),
+            inodes: HashSet::new(),
             compared: None,
-            processes: Vec::new(),
             patience: 0,
             is_full: false,
-            most_bytes: order.most_bytes,
+            most_bytes,
+            asked_bytes: most_bytes,
+            locks_bytes: u64::MAX,
+            locking: (most_bytes < order.most_bytes).then(|| locking_ends("RLIMIT_MEMLOCK")),
+            is_lost: false,
             asked: Vec::new(),
-            figures: Figures::default(),
-            printed: None,
-            skipped: BTreeSet::new(),
+            figures: HeldSummary::default(),
+            printed: String::new(),
             begun: Instant::now(),
         })
     }
@@ -123,22 +147,16 @@ impl Holder {
             }
             self.hear();
             self.take_what_is_done();
-            if turn.is_multiple_of(TURNS_A_WALK) {
-                self.processes = looks::tree(self.job.pid);
+            self.compare(turn);
+            if turn.is_multiple_of(TURNS_A_REVIEW) {
+                for name in self.plan.unused() {
+                    self.let_go(&name);
+                }
             }
-            if self.folders.count() == 0 || turn.is_multiple_of(TURNS_A_LOOK) {
-                self.look();
-            }
-            self.compare();
-            while self.filler.account.exceeds()
-                && let Some(name) = self.plan.let_one_go()
-            {
-                self.let_go(&name);
-                self.figures.released_files += 1;
-            }
+            self.give_way();
             self.patience = self.patience.saturating_sub(1);
             self.order();
-            if turn.is_multiple_of(TURNS_A_LINE) && self.print().is_err() {
+            if turn.is_multiple_of(TURNS_A_LINE) && !self.print() {
                 break;
             }
         }
@@ -148,7 +166,7 @@ impl Holder {
     /// Until the next turn, or there is something on standard input. `true`: it is over.
     fn waits(&mut self) -> Result<bool, String> {
         let stdin = std::io::stdin();
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.job.ended, PollFlags::IN)];
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.ended, PollFlags::IN)];
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut fds, Some(&turn)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -160,21 +178,33 @@ impl Holder {
 
     /// Takes the lines of standard input; `false`: it has ended.
     fn is_asked(&mut self, stdin: impl AsFd) -> bool {
-        let mut bytes = [0; 256];
+        let mut bytes = [0; READ_BYTES];
         match rustix::io::read(stdin, &mut bytes) {
             Ok(0) => return false,
             Ok(read) => self.asked.extend_from_slice(&bytes[..read]),
             Err(Errno::INTR | Errno::AGAIN) => return true,
             Err(_) => return false,
         }
-        while let Some(end) = self.asked.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.asked.drain(..=end).collect();
-            let bytes = std::str::from_utf8(&line).ok().and_then(|line| line.trim().parse::<u64>().ok());
-            if let Some(bytes) = bytes {
-                self.filler.account.target(bytes.min(self.most_bytes));
-            }
+        let asked = std::mem::take(&mut self.asked);
+        let mut lines: Vec<&[u8]> = asked.split(|byte| *byte == b'\n').collect();
+        let part = lines.pop().unwrap_or_default();
+        lines.iter().for_each(|line| self.takes(line));
+        self.asked = part.to_vec();
+        self.asked.len() < LONGEST_LINE
+    }
+
+    /// A file that the job has open, or how many bytes to hold.
+    fn takes(&mut self, line: &[u8]) {
+        if line.first() == Some(&b'/') {
+            self.folders.has_open(Path::new(OsStr::from_bytes(line)));
+        } else if let Some(bytes) = std::str::from_utf8(line).ok().and_then(|line| line.parse::<u64>().ok()) {
+            self.asked_bytes = bytes.min(self.most_bytes);
+            self.set_target();
         }
-        self.asked.len() < 64
+    }
+
+    fn set_target(&self) {
+        self.filler.account.target(self.asked_bytes.min(self.locks_bytes));
     }
 
     fn hear(&mut self) {
@@ -199,17 +229,18 @@ impl Holder {
                 self.plan.gone(&name);
                 self.changed(&name);
             }
-            Event::FolderGone(folder) => {
-                self.plan.folder_gone(folder);
-                let names: Vec<Name> = self.held.keys().filter(|name| name.0 == folder).cloned().collect();
-                names.iter().for_each(|name| self.changed(name));
-            }
+            Event::FolderGone(folder) => self.folder_gone(folder),
             Event::Lost => {
                 self.figures.lost += 1;
-                self.compared = None;
-                self.compare_some(usize::MAX);
+                self.is_lost = true;
             }
         }
+    }
+
+    fn folder_gone(&mut self, folder: u32) {
+        self.plan.folder_gone(folder);
+        let names: Vec<Name> = self.held.keys().filter(|name| name.0 == folder).cloned().collect();
+        names.iter().for_each(|name| self.changed(name));
     }
 
     fn changed(&mut self, name: &Name) {
@@ -220,51 +251,96 @@ impl Holder {
 
     fn let_go(&mut self, name: &Name) -> bool {
         let Some(locked) = self.held.remove(name) else { return false };
+        self.inodes.remove(&locked.inode());
         let bytes = locked.bytes;
         // Unlocked before others may take its place.
         drop(locked);
-        self.filler.account.give_back(bytes);
+        self.give_back(bytes);
         true
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.filler.account.give_back(bytes);
+        // The kernel may lock as much again.
+        self.locks_bytes = u64::MAX;
+        self.set_target();
+    }
+
+    /// Lets go what is more than may be held: of the file that was held last its end, where much of it stays.
+    fn give_way(&mut self) {
+        while let Some(more) = self.filler.account.exceeds_by()
+            && let Some(name) = self.plan.held_last().cloned()
+        {
+            self.figures.released_files += 1;
+            match self.held.get_mut(&name) {
+                Some(locked) if locked.bytes >= more + LEAST_PART => {
+                    let less = locked.shrink(more);
+                    self.filler.account.give_back(less);
+                }
+                _ => {
+                    self.plan.let_go(&name);
+                    self.let_go(&name);
+                }
+            }
+        }
     }
 
     fn take_what_is_done(&mut self) {
         while let Some((name, done)) = self.filler.next_done() {
             match done {
                 Ok(locked) => {
-                    let bytes = locked.bytes;
                     self.is_full = false;
-                    if self.plan.is_held(&name) {
-                        self.held.insert(name, locked);
-                    } else {
-                        drop(locked);
-                        self.filler.account.give_back(bytes);
-                        self.figures.changed_files += 1;
-                    }
+                    self.hold(name, locked);
                 }
-                Err(refused @ (Refused::Full | Refused::Limit)) => {
+                Err(Refused::Full) => {
                     self.plan.not_now(&name);
                     (self.is_full, self.patience) = (true, TURNS_OF_PATIENCE);
-                    if refused == Refused::Limit {
-                        self.figures.limit = locking_ends();
-                    }
                 }
+                Err(Refused::Limit) => {
+                    self.plan.not_now(&name);
+                    self.locks_bytes = self.filler.account.held_bytes();
+                    self.set_target();
+                    self.locking = Some(locking_ends("RLIMIT_MEMLOCK or vm.max_map_count"));
+                }
+                Err(Refused::Used) => self.plan.later(&name),
                 Err(Refused::File) => self.plan.bar(&name),
                 Err(Refused::FileSystem(which)) => {
                     self.plan.bar(&name);
-                    self.skipped.insert(which);
+                    self.folders.skipped.insert(which);
                 }
             }
         }
     }
 
-    fn look(&mut self) {
-        for pid in &self.processes {
-            looks::open_files(*pid).iter().for_each(|file| self.folders.has_open(file));
+    fn hold(&mut self, name: Name, locked: Locked) {
+        let is_its = self.folders.path(&name).is_some_and(|path| locked.is_still(&path));
+        let bytes = locked.bytes;
+        if is_its && self.inodes.contains(&locked.inode()) {
+            // By another name.
+            self.plan.bar(&name);
+        } else if is_its && self.plan.is_held(&name) {
+            self.inodes.insert(locked.inode());
+            self.held.insert(name, locked);
+            return;
+        } else {
+            // Replaced or written to meanwhile.
+            self.plan.later(&name);
+            self.figures.changed_files += 1;
         }
+        drop(locked);
+        self.filler.account.give_back(bytes);
     }
 
-    fn compare(&mut self) {
-        self.compare_some(COMPARED);
+    /// Compares some of the files with what their paths lead to, and all after the kernel had more to tell than it keeps.
+    fn compare(&mut self, turn: u32) {
+        if self.is_lost && turn.is_multiple_of(TURNS_A_COMPARISON) {
+            self.is_lost = false;
+            self.compared = None;
+            self.compare_some(usize::MAX);
+            self.look_for_replaced(self.folders.all());
+        } else {
+            self.compare_some(COMPARED);
+        }
     }
 
     /// Compares the next files with what their paths lead to.
@@ -275,12 +351,21 @@ impl Holder {
             self.held.range((from, Unbounded)).map(|(name, _)| name.clone()).take(most).collect();
         // From the first on again after the last.
         self.compared = next.last().filter(|_| next.len() == most).cloned();
+        let mut folders = BTreeSet::new();
         for name in next {
             let same = self.folders.path(&name).is_some_and(|path| self.held[&name].is_still(&path));
             if !same {
                 self.plan.written(&name);
                 self.changed(&name);
+                folders.insert(name.0);
             }
+        }
+        self.look_for_replaced(folders);
+    }
+
+    fn look_for_replaced(&mut self, folders: impl IntoIterator<Item = u32>) {
+        for folder in self.folders.replaced(folders) {
+            self.folder_gone(folder);
         }
     }
 
@@ -297,45 +382,42 @@ impl Holder {
         }
     }
 
-    /// A line where there is something new.
-    fn print(&mut self) -> std::io::Result<()> {
-        let figures = &mut self.figures;
-        figures.held_files = self.held.len() as u64;
+    /// A line where there is something new. `false`: there is nobody any more to read it.
+    fn print(&mut self) -> bool {
         // What is on the way is locked soon; the line has what is locked.
-        figures.held_bytes = self.held.values().map(|locked| locked.bytes).sum();
-        figures.known_files = self.plan.known() as u64;
-        figures.brought_bytes = read_bytes();
-        if figures.limit.is_empty() && self.filler.is_idle() {
-            figures.limit = limit(&self.skipped, self.folders.refused).unwrap_or_default();
+        self.figures.files = self.held.len() as u64;
+        self.figures.bytes = self.held.values().map(|locked| locked.bytes).sum();
+        self.figures.known_files = self.plan.known() as u64;
+        self.figures.brought_bytes = read_bytes();
+        self.figures.limit = self.limit();
+        let lost = self.figures.lost.saturating_add(self.plan.unknown());
+        let now = line(&HeldSummary { lost, ..self.figures.clone() });
+        if self.printed == now {
+            return true;
         }
-        let mut now = figures.clone();
-        now.lost = now.lost.saturating_add(self.plan.unknown());
-        if self.printed.as_ref() != Some(&now) {
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "{now}")?;
-            out.flush()?;
-            self.printed = Some(now);
+        // In one piece, as it is shorter than what a pipe takes so.
+        match rustix::io::write(std::io::stdout(), now.as_bytes()) {
+            Ok(_) => self.printed = now,
+            // Later, when somebody reads.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return false,
         }
-        Ok(())
+        true
     }
-}
 
-fn limit(skipped: &BTreeSet<&'static str>, refused: u64) -> Option<String> {
-    if !skipped.is_empty() {
-        let which: Vec<&str> = skipped.iter().copied().collect();
-        return Some(format!("files are not held on {}", which.join(", nor on ")));
+    /// What limits it, for people; empty: nothing.
+    fn limit(&self) -> String {
+        let skipped: Vec<&str> = self.folders.skipped.iter().copied().collect();
+        let of_systems = || (!skipped.is_empty()).then(|| format!("files are not held on {}", skipped.join(", nor on ")));
+        self.locking.clone().or_else(of_systems).or_else(|| self.folders.limit()).unwrap_or_default()
     }
-    (refused > 0).then(|| format!("{refused} folders are not watched: see fs.inotify.max_user_watches"))
 }
 
 /// Why the kernel locks no more.
-fn locking_ends() -> String {
+fn locking_ends(by: &str) -> String {
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    let mib = allowed.map_or(u64::MAX, |bytes| bytes >> 20);
-    format!(
-        "this process may lock no more: {mib} MiB in all (RLIMIT_MEMLOCK; with sudo as much as --cache has), and one \
-         mapping a file (vm.max_map_count)"
-    )
+    let bytes = allowed.map_or("any number of".to_owned(), |bytes| (bytes >> 20).to_string());
+    format!("this process may lock no more ({by}): {bytes} MiB; with sudo as much as --cache has, in a mapping for each file")
 }
 
 /// Of this process, from storage.

@@ -1,22 +1,24 @@
 //! One file's beginning, brought into the page cache and locked there.
 //!
 //! Nothing here reads through the mapping: who truncates the file would end such a reader by SIGBUS. The kernel brings the pages
-//! in for `pread`, and `mlock` on what is gone is an error.
+//! in for `pread`, and `mlock` on what is gone is an error. Whether so much may be locked is asked before anything is read.
 
 use rustix::fs::{
     Advice, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, openat2,
     statat,
 };
-use rustix::io::{Errno, pread};
-use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
+use rustix::mm::{MapFlags, MlockFlags, ProtFlags, mlock, mlock_with, mmap, munmap};
 use std::ffi::c_void;
+use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// What is read at once: between two pieces the holder may be asked to stop.
 const PIECE: usize = 1 << 20;
 /// Less than that of a file, where there is no headroom for all of it, is not worth it.
-const LEAST_PART: u64 = 4 << 20;
+pub(crate) const LEAST_PART: u64 = 4 << 20;
 
 /// Pages in memory for as long as this is.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub(crate) enum Refused {
     Full,
     /// The kernel allows no more locked memory, or mappings.
     Limit,
+    /// Not now: the job has it mapped, or is reading it.
+    Used,
     /// Never: it is gone, no plain file, or not to be read by this user.
     File,
     /// Never, and none of its file system.
@@ -83,24 +87,61 @@ impl Locked {
         if !headroom.take(bytes) {
             return Err(Refused::Full);
         }
-        let locked = fill(&file, bytes, headroom).and_then(|()| lock(&file, bytes));
+        let locked = Locked::bring_in(&file, identity, bytes, headroom);
+        // Truncated or written to meanwhile: of that the kernel's word may be another.
+        let same = fstat(&file).is_ok_and(|now| Identity::of(&now) == identity);
         match locked {
-            Ok(at) => {
-                let locked = Locked { at, bytes, identity };
-                // Written to while it was brought in.
-                let same = fstat(&file).is_ok_and(|now| Identity::of(&now) == identity);
-                if same {
-                    return Ok(locked);
-                }
-                drop(locked);
-                headroom.give_back(bytes);
-                Err(Refused::File)
-            }
-            Err(refused) => {
+            Ok(locked) if same => Ok(locked),
+            other => {
+                let refused = if same { other.err().unwrap_or(Refused::File) } else { Refused::File };
                 headroom.give_back(bytes);
                 Err(refused)
             }
         }
+    }
+
+    fn bring_in(
+        file: &OwnedFd,
+        identity: Identity,
+        bytes: u64,
+        headroom: &impl Headroom,
+    ) -> Result<Locked, Refused> {
+        let length = bytes as usize;
+        // SAFETY: a new mapping, which is never read or written through.
+        let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        let at = at.map_err(|error| if error == Errno::NOMEM { Refused::Limit } else { Refused::File })?;
+        let locked = Locked { at, bytes, identity };
+        // SAFETY: the mapping of above. With this flag the kernel counts what is to be locked, and reads nothing.
+        unsafe { mlock_with(at, length, MlockFlags::ONFAULT) }.map_err(refused_by)?;
+        give_up(file, bytes, identity.size as u64)?;
+        let mut piece = vec![0_u8; PIECE.min(length)];
+        let mut from = 0;
+        while from < length {
+            // It is to hold less by now.
+            if from > 0 && !headroom.take(0) {
+                return Err(Refused::Full);
+            }
+            let part = piece.len().min(length - from);
+            read(file, &mut piece[..part], from as u64)?;
+            // SAFETY: within the mapping of above.
+            unsafe { mlock(at.byte_add(from), part) }.map_err(refused_by)?;
+            from += part;
+        }
+        Ok(locked)
+    }
+
+    /// Lets the end of it go, of so many bytes at least. Returns how many those were.
+    pub(crate) fn shrink(&mut self, bytes: u64) -> u64 {
+        let less = bytes.next_multiple_of(page()).min(self.bytes - page());
+        // SAFETY: the end of the mapping, which is forgotten below.
+        let _ = unsafe { munmap(self.at.byte_add((self.bytes - less) as usize), less as usize) };
+        self.bytes -= less;
+        less
+    }
+
+    /// Of the file, whatever its name.
+    pub(crate) fn inode(&self) -> (u64, u64) {
+        (self.identity.dev, self.identity.ino)
     }
 
     /// Whether `path` leads to this file still, as it was.
@@ -143,38 +184,44 @@ pub(crate) fn open_without_links(path: &Path, flags: OFlags) -> Result<OwnedFd, 
     }
 }
 
-/// Whether a file system's pages are those that its readers get, and stay while nobody writes.
-fn keeps(kind: i64) -> Result<(), &'static str> {
+/// Whether a file system's pages are those that its readers get, and stay while nobody writes; else which it is.
+pub(crate) fn keeps(kind: i64) -> Result<(), &'static str> {
     // As in linux/magic.h.
     match kind as u32 {
-        // ext2 to ext4, XFS, Btrfs, F2FS.
-        0xEF53 | 0x5846_5342 | 0x9123_683E | 0xF2F5_2010 => Ok(()),
+        // ext2 to ext4, XFS, Btrfs, F2FS, and overlayfs, whose pages are those of the file below.
+        0xEF53 | 0x5846_5342 | 0x9123_683E | 0xF2F5_2010 | 0x794C_7630 => Ok(()),
         0x6573_5546 => Err("FUSE, which may forget what it has at each open"),
         0x2FC1_2FC1 => Err("ZFS, which keeps files in a cache of its own"),
         0x0102_1994 | 0x8584_58F6 => Err("tmpfs, which is memory already"),
         0x6969 => Err("NFS"),
-        0x794C_7630 => Err("overlayfs"),
         0x0BD0_0BD0 => Err("Lustre"),
         _ => Err("a file system that this was not tried on"),
     }
 }
 
 /// Pages that the job brought in are charged to its control group, and locking those would take from its memory: they are given
-/// up first, and what comes in then is the holder's.
-fn fill(file: &OwnedFd, bytes: u64, headroom: &impl Headroom) -> Result<(), Refused> {
-    let _ = fadvise(file, 0, None, Advice::DontNeed);
+/// up first, and what comes in then is the holder's. What the job has mapped, or is reading, stays: then nothing is locked.
+fn give_up(file: &OwnedFd, bytes: u64, size: u64) -> Result<(), Refused> {
+    let _ = fadvise(file, 0, NonZeroU64::new(bytes), Advice::DontNeed);
+    let mut byte = [0];
+    let mut stayed = |at| {
+        // A file system that knows no such read says so.
+        preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT).is_ok_and(|read| read > 0)
+    };
+    if stayed(0) || stayed(bytes.min(size) / 2) {
+        return Err(Refused::Used);
+    }
     let _ = fadvise(file, 0, None, Advice::Sequential);
-    let mut piece = vec![0_u8; PIECE.min(bytes as usize)];
+    Ok(())
+}
+
+/// Up to the end of the file.
+fn read(file: &OwnedFd, piece: &mut [u8], from: u64) -> Result<(), Refused> {
     let mut at = 0;
-    while at < bytes {
-        // It is to hold less by now.
-        if at > 0 && !headroom.take(0) {
-            return Err(Refused::Full);
-        }
-        let part = (bytes - at).min(piece.len() as u64) as usize;
-        match pread(file, &mut piece[..part], at) {
+    while at < piece.len() {
+        match pread(file, &mut piece[at..], from + at as u64) {
             Ok(0) => break,
-            Ok(read) => at += read as u64,
+            Ok(read) => at += read,
             Err(Errno::INTR) => {}
             Err(_) => return Err(Refused::File),
         }
@@ -182,21 +229,11 @@ fn fill(file: &OwnedFd, bytes: u64, headroom: &impl Headroom) -> Result<(), Refu
     Ok(())
 }
 
-fn lock(file: &OwnedFd, bytes: u64) -> Result<*mut c_void, Refused> {
-    let length = bytes as usize;
-    // SAFETY: a new mapping, which is never read or written through.
-    let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-    let at = at.map_err(|error| if error == Errno::NOMEM { Refused::Limit } else { Refused::File })?;
-    // SAFETY: the mapping of above.
-    let locked = unsafe { mlock(at, length) };
-    locked.map(|()| at).map_err(|error| {
-        // SAFETY: as above; nobody has its address.
-        let _ = unsafe { munmap(at, length) };
-        match error {
-            Errno::NOMEM | Errno::AGAIN | Errno::PERM => Refused::Limit,
-            _ => Refused::File,
-        }
-    })
+fn refused_by(error: Errno) -> Refused {
+    match error {
+        Errno::NOMEM | Errno::AGAIN | Errno::PERM => Refused::Limit,
+        _ => Refused::File,
+    }
 }
 
 fn page() -> u64 {
@@ -206,6 +243,7 @@ fn page() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::folder;
     use std::cell::Cell;
     use std::os::unix::fs::symlink;
 
@@ -232,17 +270,6 @@ mod tests {
         let ours = maps.split_once(&format!("{:x}-", at as usize)).expect("it is mapped").1;
         let line = ours.lines().find_map(|line| line.strip_prefix("Locked:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
-    }
-
-    /// `None` where the folder for such is memory already.
-    fn folder() -> Option<tempfile::TempDir> {
-        let folder = tempfile::tempdir().unwrap();
-        let kind = rustix::fs::statfs(folder.path()).unwrap().f_type;
-        if let Err(which) = keeps(kind) {
-            eprintln!("SKIPPED: files in {} cannot be locked: it is on {which}", folder.path().display());
-            return None;
-        }
-        Some(folder)
     }
 
     #[test]
@@ -272,6 +299,36 @@ mod tests {
             // Of an ordinary user's 8 MiB, another test may have some.
             Err(refused) => assert_eq!(refused, Refused::Limit),
         }
+    }
+
+    #[test]
+    fn the_end_of_a_file_is_let_go_by_itself() {
+        let Some(folder) = folder() else { return };
+        let path = folder.path().join("a");
+        std::fs::write(&path, vec![7; 50_000]).unwrap();
+        let mut locked = Locked::new(&path, &Free(Cell::new(1 << 20))).unwrap();
+        assert_eq!((locked.shrink(5000), locked.bytes, locked_kib(locked.at)), (8192, 45_056, 44));
+        assert_eq!((locked.shrink(1 << 20), locked.bytes, locked_kib(locked.at)), (40_960, 4096, 4));
+    }
+
+    #[test]
+    fn what_the_job_has_mapped_is_not_locked_at_its_charge() {
+        let Some(folder) = folder() else { return };
+        let path = folder.path().join("a");
+        std::fs::write(&path, vec![7; 50_000]).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: a mapping of its own, which nobody truncates.
+        let mapped = unsafe { mmap(std::ptr::null_mut(), 50_000, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let mapped = mapped.unwrap();
+        // SAFETY: within it.
+        (0..50_000).step_by(4096).for_each(|at| assert_eq!(unsafe { *mapped.cast::<u8>().byte_add(at) }, 7));
+        let headroom = Free(Cell::new(1 << 20));
+        assert_eq!(Locked::new(&path, &headroom).unwrap_err(), Refused::Used);
+        assert_eq!(headroom.left_bytes(), 1 << 20);
+        // SAFETY: nobody has it any more.
+        unsafe { munmap(mapped, 50_000) }.unwrap();
+        assert!(Locked::new(&path, &headroom).is_ok());
     }
 
     #[test]

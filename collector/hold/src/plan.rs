@@ -2,7 +2,8 @@
 //! no clock of its own.
 //!
 //! Where each file is read once a pass, in an order that a shuffle makes, one set of files is as good as another of its size, if
-//! only it stays the same (MinIO's rule): so what is held stays held, whether or not it is read at the moment.
+//! only it stays the same (MinIO's rule): so what is held stays held, whether or not it is read at the moment, for as long as a pass
+//! may last by what was seen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -12,13 +13,20 @@ pub(crate) type Name = (u32, OsString);
 
 /// Files that are known at most; of others that are opened there is only their number.
 const MOST_KNOWN: usize = 1 << 18;
-/// Opens that come again, after which a job is known to read its files again and again. A few come from loaders that open a file
-/// twice for one sample, while few files are known.
+/// Uses that come again, after which a job may be known to read its files again and again.
 const AGAIN: u64 = 8;
+/// So large a part of the files has to have come again as well: one that all workers read makes no data set of those beside it.
+const AGAIN_PART: usize = 16;
 /// An open so many other opens after the last one of that file is a further use of it, or half as many as files are known.
 const APART: u64 = 64;
-/// And so is one that comes so much later.
+/// But none that comes so soon: some loaders open a file twice for one sample, and many workers do so at once.
+const SAME_USE_MS: u64 = 500;
+/// One that comes so much later is a further use in any case.
 const LATER_MS: u64 = 10_000;
+/// What was not used for twice the longest time between two uses of a file, and for so long, is not read any more.
+const LEAST_UNUSED_MS: u64 = 600_000;
+/// Only time in which the job opens files makes a file old; between two opens there is so much of it at most.
+const MOST_BETWEEN_MS: u64 = 1_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
@@ -30,6 +38,13 @@ pub(crate) struct Plan {
     holds: u64,
     opens: u64,
     again: u64,
+    /// Of the files, those that came again.
+    again_files: usize,
+    /// When the last open was, and how much time there was in which the job opens files.
+    last_ms: u64,
+    active_ms: u64,
+    /// Of that, between two uses of a file at most.
+    longest_ms: u64,
     unknown: u64,
 }
 
@@ -38,6 +53,8 @@ struct File {
     /// Number of its last open, and when that was.
     last: u64,
     last_ms: u64,
+    last_active_ms: u64,
+    came_again: bool,
     state: State,
     /// Opens by the holder itself which are still to be seen.
     own: u32,
@@ -66,6 +83,8 @@ impl Plan {
         let file = self.files.entry(name.clone()).or_insert(File {
             last: 0,
             last_ms: now_ms,
+            last_active_ms: 0,
+            came_again: false,
             state: State::Seen,
             own: 0,
         });
@@ -74,13 +93,20 @@ impl Plan {
             return;
         }
         self.opens += 1;
+        self.active_ms += now_ms.saturating_sub(self.last_ms).min(MOST_BETWEEN_MS);
+        self.last_ms = now_ms;
         if file.last > 0 {
             let apart = APART.min(known as u64 / 2).max(1);
-            let is_later = now_ms.saturating_sub(file.last_ms) >= LATER_MS;
-            self.again += u64::from(is_later || self.opens - file.last > apart);
+            let since_ms = now_ms.saturating_sub(file.last_ms);
+            let is_further = since_ms >= SAME_USE_MS && self.opens - file.last > apart;
+            if since_ms >= LATER_MS || is_further {
+                self.again += 1;
+                self.again_files += usize::from(!std::mem::replace(&mut file.came_again, true));
+                self.longest_ms = self.longest_ms.max(self.active_ms - file.last_active_ms);
+            }
             self.waiting.remove(&file.last);
         }
-        (file.last, file.last_ms) = (self.opens, now_ms);
+        (file.last, file.last_ms, file.last_active_ms) = (self.opens, now_ms, self.active_ms);
         if file.state == State::Seen {
             self.waiting.insert(file.last, name);
         }
@@ -105,18 +131,20 @@ impl Plan {
     /// Another file may have its name by now.
     pub(crate) fn gone(&mut self, name: &Name) {
         self.bar(name);
-        self.files.remove(name);
+        let file = self.files.remove(name);
+        self.again_files -= usize::from(file.is_some_and(|file| file.came_again));
     }
 
     pub(crate) fn folder_gone(&mut self, folder: u32) {
         self.files.retain(|name, _| name.0 != folder);
+        self.again_files = self.files.values().filter(|file| file.came_again).count();
         self.waiting.retain(|_, name| name.0 != folder);
         self.held.retain(|_, name| name.0 != folder);
     }
 
     /// Whether the job was seen to read its files again and again. What is read once is not held.
     pub(crate) fn is_reread(&self) -> bool {
-        self.again >= AGAIN
+        self.again >= AGAIN && self.again_files >= self.files.len() / AGAIN_PART
     }
 
     /// The next file to hold.
@@ -140,6 +168,13 @@ impl Plan {
         }
     }
 
+    /// It was not held while the job uses it: it may be once it is opened again.
+    pub(crate) fn later(&mut self, name: &Name) {
+        if let Some(file) = self.files.get_mut(name).filter(|file| file.state == State::Ordered) {
+            file.state = State::Seen;
+        }
+    }
+
     /// It is held now. `false`: it was written to or replaced meanwhile, and is to be let go.
     pub(crate) fn is_held(&mut self, name: &Name) -> bool {
         let ordered = self.files.get_mut(name).filter(|file| file.state == State::Ordered);
@@ -150,13 +185,45 @@ impl Plan {
         true
     }
 
-    /// What was held last, to be let go for want of memory.
-    pub(crate) fn let_one_go(&mut self) -> Option<Name> {
-        let (_, name) = self.held.pop_last()?;
-        let file = self.files.get_mut(&name)?;
-        file.state = State::Seen;
-        self.waiting.insert(file.last, name.clone());
-        Some(name)
+    /// What was held last: the first to be let go for want of memory.
+    pub(crate) fn held_last(&self) -> Option<&Name> {
+        self.held.last_key_value().map(|(_, name)| name)
+    }
+
+    /// It is held no more, and may be again.
+    pub(crate) fn let_go(&mut self, name: &Name) {
+        let Some(file) = self.files.get_mut(name) else { return };
+        if let State::Held(number) = file.state {
+            self.held.remove(&number);
+            file.state = State::Seen;
+            self.waiting.insert(file.last, name.clone());
+        }
+    }
+
+    /// Files held that the job does not read any more: they are in the plan no longer until they are opened again. Of those that
+    /// are not held as many are forgotten where others could not be known for them.
+    pub(crate) fn unused(&mut self) -> Vec<Name> {
+        let lasts_ms = (2 * self.longest_ms).max(LEAST_UNUSED_MS);
+        let Some(before_ms) = self.active_ms.checked_sub(lasts_ms) else { return Vec::new() };
+        let is_full = self.files.len() >= MOST_KNOWN;
+        let mut unused = Vec::new();
+        self.files.retain(|name, file| {
+            if file.last_active_ms >= before_ms || file.state == State::Ordered {
+                return true;
+            }
+            self.waiting.remove(&file.last);
+            if let State::Held(number) = file.state {
+                self.held.remove(&number);
+                file.state = State::Seen;
+                unused.push(name.clone());
+                return true;
+            }
+            if is_full {
+                self.again_files -= usize::from(file.came_again);
+            }
+            !is_full
+        });
+        unused
     }
 
     /// Files that are known.
@@ -180,9 +247,19 @@ mod tests {
         (number as u32 % 3, format!("{number}.jpg").into())
     }
 
-    /// Opens of a shuffled pass, by a multiplier that has no factor with the number of files.
-    fn pass(plan: &mut Plan, files: usize, by: usize) {
-        (0..files).for_each(|at| plan.opened(name(at * by % files), 0));
+    /// Opens of a shuffled pass, by a multiplier that has no factor with the number of files; begins at that moment and lasts a
+    /// second.
+    fn pass(plan: &mut Plan, files: usize, by: usize, begin_ms: u64) {
+        let at_ms = |at: usize| begin_ms + (at * 1000 / files) as u64;
+        (0..files).for_each(|at| plan.opened(name(at * by % files), at_ms(at)));
+    }
+
+    /// Two passes over so many files.
+    fn reread(files: usize) -> Plan {
+        let mut plan = Plan::default();
+        pass(&mut plan, files, 7, 0);
+        pass(&mut plan, files, 11, 1000);
+        plan
     }
 
     fn orders(plan: &mut Plan) -> Vec<Name> {
@@ -192,18 +269,34 @@ mod tests {
     #[test]
     fn files_that_are_read_once_are_not_held() {
         let mut plan = Plan::default();
-        pass(&mut plan, 1000, 7);
+        pass(&mut plan, 1000, 7, 0);
         assert!(plan.order().is_none());
-        pass(&mut plan, 1000, 11);
+        pass(&mut plan, 1000, 11, 1000);
         assert_eq!(orders(&mut plan).into_iter().collect::<HashSet<_>>().len(), 1000);
     }
 
     #[test]
     fn a_loader_that_opens_each_file_twice_for_one_sample_does_not_read_again() {
+        for workers in [2, 16, 100] {
+            let mut plan = Plan::default();
+            for batch in 0..50 {
+                let all = batch * workers..(batch + 1) * workers;
+                let now_ms = 200 * batch as u64;
+                all.clone().for_each(|at| plan.opened(name(at), now_ms));
+                all.for_each(|at| plan.opened(name(at), now_ms + 150));
+            }
+            assert!(!plan.is_reread(), "{workers}");
+        }
+    }
+
+    #[test]
+    fn one_file_that_is_opened_again_and_again_makes_no_data_set_of_its_folder() {
         let mut plan = Plan::default();
         for at in 0..1000 {
-            // Two workers at once.
-            [at, at + 1, at, at + 1].into_iter().for_each(|at| plan.opened(name(at), 0));
+            plan.opened(name(at), 100 * at as u64);
+            if at % 10 == 0 {
+                plan.opened((0, "labels.json".into()), 100 * at as u64);
+            }
         }
         assert!(!plan.is_reread());
     }
@@ -217,23 +310,52 @@ mod tests {
 
     #[test]
     fn what_is_held_stays_in_the_plan_though_nothing_more_is_seen_of_it() {
-        let mut plan = Plan::default();
-        pass(&mut plan, 100, 7);
-        pass(&mut plan, 100, 11);
+        let mut plan = reread(100);
         let first = plan.order().unwrap();
         assert!(plan.is_held(&first));
         // The holder's own open comes, and then others' for many passes.
-        plan.opened(first.clone(), 0);
-        (0..1000).for_each(|at| plan.opened(name(1 + at % 40), 0));
+        plan.opened(first.clone(), 2000);
+        (0..1000).for_each(|at| plan.opened(name(1 + at % 40), 2000 + at as u64));
         assert!(!orders(&mut plan).contains(&first), "it is held already");
-        assert_eq!(plan.let_one_go(), Some(first));
+        assert!(plan.unused().is_empty());
+        assert_eq!(plan.held_last(), Some(&first));
+    }
+
+    #[test]
+    fn what_the_job_does_not_read_any_more_is_let_go_until_it_is_opened_again() {
+        let mut plan = reread(100);
+        let ordered = orders(&mut plan);
+        ordered.iter().for_each(|name| assert!(plan.is_held(name)));
+        ordered.iter().for_each(|name| plan.opened(name.clone(), 2000));
+        // Passes over half of them, and a night in which the job stands still.
+        let night_ms = 40_000_000;
+        for at in 0..1200 {
+            (0..50).for_each(|file| plan.opened(name(file), 3000 + 1000 * at + if at > 2 { night_ms } else { 0 }));
+            assert!(at > 500 || plan.unused().is_empty(), "after {at} s");
+        }
+        let unused: HashSet<Name> = plan.unused().into_iter().collect();
+        assert_eq!(unused, (50..100).map(name).collect());
+        assert!(plan.order().is_none(), "nobody has opened them");
+        plan.opened(name(70), 2 * night_ms);
+        assert_eq!(plan.order(), Some(name(70)));
+    }
+
+    #[test]
+    fn what_the_job_uses_waits_for_its_next_open() {
+        let mut plan = reread(100);
+        let first = plan.order().unwrap();
+        plan.opened(first.clone(), 2000);
+        plan.later(&first);
+        assert!(!orders(&mut plan).contains(&first));
+        plan.opened(first.clone(), 3000);
+        assert_eq!(plan.order(), Some(first));
     }
 
     #[test]
     fn what_was_opened_longest_ago_comes_first() {
         let mut plan = Plan::default();
-        pass(&mut plan, 100, 7);
-        pass(&mut plan, 50, 3);
+        pass(&mut plan, 100, 7, 0);
+        pass(&mut plan, 50, 3, 1000);
         let ordered = orders(&mut plan);
         let newest: HashSet<Name> = ordered[50..].iter().cloned().collect();
         assert_eq!(newest, (0..50).map(name).collect());
@@ -241,39 +363,43 @@ mod tests {
 
     #[test]
     fn what_was_written_to_is_not_held_again_and_what_replaced_it_may_be() {
-        let mut plan = Plan::default();
-        pass(&mut plan, 100, 7);
-        pass(&mut plan, 100, 11);
+        let mut plan = reread(100);
         let (one, other) = (plan.order().unwrap(), plan.order().unwrap());
         plan.written(&one);
         assert!(!plan.is_held(&one), "it was written to while it was read");
         assert!(plan.is_held(&other));
         plan.gone(&other);
         assert!(!plan.is_held(&other));
-        plan.opened(one.clone(), 0);
-        plan.opened(other.clone(), 0);
+        plan.opened(one.clone(), 2000);
+        plan.opened(other.clone(), 2000);
         let next = orders(&mut plan);
         assert!(!next.contains(&one) && next.contains(&other));
     }
 
     #[test]
-    fn files_without_end_are_counted_and_not_kept() {
+    fn files_without_end_are_counted_and_make_way_once_they_are_old() {
         let mut plan = Plan::default();
         (0..MOST_KNOWN + 10).for_each(|at| plan.opened(name(at), 0));
         assert_eq!((plan.known(), plan.unknown()), (MOST_KNOWN, 10));
+        (0..=LEAST_UNUSED_MS / 1000).for_each(|s| plan.opened(name(0), 1000 * s));
+        assert!(plan.unused().is_empty());
+        (0..10).for_each(|s| plan.opened(name(0), LEAST_UNUSED_MS + 1000 * s));
+        plan.unused();
+        assert_eq!(plan.known(), 1);
     }
 
     proptest! {
         /// Whatever comes in whatever order, no file is held twice at once.
         #[test]
-        fn no_file_is_ordered_while_it_is_held(steps in prop::collection::vec((0u8..8, 0usize..12), 0..400)) {
+        fn no_file_is_ordered_while_it_is_held(steps in prop::collection::vec((0u8..11, 0usize..12), 0..400)) {
             let mut plan = Plan::default();
             let mut ordered: Vec<Name> = Vec::new();
             let mut held: HashSet<Name> = HashSet::new();
-            for (step, number) in steps {
+            for (at, (step, number)) in steps.into_iter().enumerate() {
                 let file = name(number);
+                let now_ms = at as u64 * LATER_MS;
                 match step {
-                    0..3 => plan.opened(file, 0),
+                    0..3 => plan.opened(file, now_ms),
                     3 => plan.order().into_iter().for_each(|name| {
                         assert!(!held.contains(&name));
                         ordered.push(name);
@@ -283,11 +409,20 @@ mod tests {
                             assert!(held.insert(name));
                         }
                     }),
-                    5 => plan.let_one_go().into_iter().for_each(|name| assert!(held.remove(&name))),
+                    5 => plan.held_last().cloned().into_iter().for_each(|name| {
+                        plan.let_go(&name);
+                        assert!(held.remove(&name));
+                    }),
                     6 => {
                         plan.written(&file);
                         held.remove(&file);
                     }
+                    7 => {
+                        plan.gone(&file);
+                        held.remove(&file);
+                    }
+                    8 => ordered.pop().into_iter().for_each(|name| plan.later(&name)),
+                    9 => plan.unused().iter().for_each(|name| assert!(held.remove(name))),
                     _ => ordered.pop().into_iter().for_each(|name| plan.not_now(&name)),
                 }
             }

@@ -131,6 +131,9 @@ pub struct Rates {
     pub workers: u32,
     /// In batches, over all workers.
     pub prefetch: u32,
+    /// Steps of training that the rates are of, the last ones at the settings of now; 0 in recordings without this field.
+    #[serde(default)]
+    pub steps: u32,
     /// What was reached.
     pub actual: Option<Estimate>,
     /// G: the trainer, were every batch there at once.

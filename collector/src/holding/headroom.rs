@@ -13,8 +13,10 @@ const SHORT: u64 = 4;
 const WAITING_SHARE: f64 = 0.1;
 /// Over which that is judged.
 const WINDOW_NS: u64 = 500_000_000;
-/// Without waiting for so long, more is held again.
+/// Once memory was not short for so long, more is held again; twice as long after each shortage, as what is held again has to be read
+/// again.
 const CALM_NS: u64 = 10_000_000_000;
+const MOST_CALM_NS: u64 = 600_000_000_000;
 /// In so many steps.
 const STEPS: u64 = 16;
 
@@ -64,18 +66,38 @@ pub(super) struct Headroom {
     /// The begin of the window, and how long tasks had waited by then in each place.
     since_ns: u64,
     waited_us: Vec<u64>,
-    /// When they waited last.
+    /// When memory was short last, and how long it must not have been until more is held.
     pressed_ns: u64,
+    calm_ns: u64,
+    /// That has passed since.
+    is_calm: bool,
 }
 
 impl Headroom {
     pub(super) fn new(budget_bytes: u64) -> Headroom {
         let nothing = Vec::new();
-        Headroom { budget_bytes, cap_bytes: budget_bytes, since_ns: 0, waited_us: nothing, pressed_ns: 0 }
+        Headroom {
+            budget_bytes,
+            cap_bytes: budget_bytes,
+            since_ns: 0,
+            waited_us: nothing,
+            pressed_ns: 0,
+            calm_ns: CALM_NS / 2,
+            is_calm: true,
+        }
     }
 
     /// What may be held now, of which `held_bytes` are.
     pub(super) fn bytes(&mut self, now_ns: u64, held_bytes: u64, memory: &Memory) -> u64 {
+        // What is held is not available: it moves from the one to the other, and the sum stays.
+        let headroom = |place: &Place| {
+            let all = held_bytes.saturating_add(place.available_bytes);
+            all.saturating_sub(place.limit_bytes / RESERVE)
+        };
+        let fits = memory.places.iter().map(headroom).min().unwrap_or(u64::MAX);
+        if fits < held_bytes {
+            self.is_short(now_ns, fits);
+        }
         let passed_ns = now_ns.saturating_sub(self.since_ns);
         if passed_ns >= WINDOW_NS {
             let waited = |(place, before): (&Place, &u64)| {
@@ -85,21 +107,24 @@ impl Headroom {
             };
             let same = self.waited_us.len() == memory.places.len();
             if same && memory.places.iter().zip(&self.waited_us).any(waited) {
-                self.cap_bytes = self.cap_bytes.min(held_bytes) / 8 * 7;
-                self.pressed_ns = now_ns;
-            } else if now_ns.saturating_sub(self.pressed_ns) >= CALM_NS {
+                self.is_short(now_ns, self.cap_bytes.min(held_bytes) / 8 * 7);
+            } else if self.is_calm || now_ns.saturating_sub(self.pressed_ns) >= self.calm_ns {
+                self.is_calm = true;
                 let more = self.cap_bytes.saturating_add(self.budget_bytes / STEPS + 1);
                 self.cap_bytes = more.min(self.budget_bytes);
             }
             self.since_ns = now_ns;
             self.waited_us = memory.places.iter().map(|place| place.waited_us).collect();
         }
-        // What is held is not available: it moves from the one to the other, and the sum stays.
-        let headroom = |place: &Place| {
-            let all = held_bytes.saturating_add(place.available_bytes);
-            all.saturating_sub(place.limit_bytes / RESERVE)
-        };
-        memory.places.iter().map(headroom).chain([self.cap_bytes, self.budget_bytes]).min().unwrap_or(0)
+        self.cap_bytes.min(fits)
+    }
+
+    fn is_short(&mut self, now_ns: u64, cap_bytes: u64) {
+        self.cap_bytes = self.cap_bytes.min(cap_bytes);
+        self.pressed_ns = now_ns;
+        if std::mem::take(&mut self.is_calm) {
+            self.calm_ns = self.calm_ns.saturating_mul(2).min(MOST_CALM_NS);
+        }
     }
 }
 
@@ -123,7 +148,33 @@ mod tests {
         assert_eq!(headroom.bytes(2 * S, 8_000 * MIB, &memory(1_500, 0)), 8_000 * MIB);
         assert_eq!(headroom.bytes(3 * S, 8_000 * MIB, &memory(400, 0)), 7_400 * MIB);
         assert_eq!(headroom.bytes(4 * S, 600 * MIB, &memory(100, 0)), 0);
-        assert_eq!(headroom.bytes(5 * S, 0, &Memory::default()), 8_000 * MIB, "nothing is known");
+        assert_eq!(Headroom::new(MIB).bytes(5 * S, 0, &Memory::default()), MIB, "nothing is known");
+    }
+
+    #[test]
+    fn what_was_let_go_is_not_held_again_at_once_and_later_each_time() {
+        let mut headroom = Headroom::new(8_000 * MIB);
+        assert_eq!(headroom.bytes(S, 0, &memory(15_000, 0)), 8_000 * MIB);
+        let mut calm_s = Vec::new();
+        let mut now_s = 1;
+        for _ in 0..3 {
+            // Workers take 200 MiB more than there is for a moment.
+            now_s += 1;
+            let before = headroom.bytes(now_s * S, 7_000 * MIB, &memory(1_000, 0));
+            let less = headroom.bytes(now_s * S, 7_000 * MIB, &memory(800, 0));
+            assert_eq!((before > less, less), (true, 6_800 * MIB));
+            let from_s = now_s;
+            while headroom.bytes(now_s * S, less, &memory(1_200, 0)) <= less {
+                now_s += 1;
+            }
+            calm_s.push(now_s - from_s);
+            // All of it is held again.
+            (0..20).for_each(|_| {
+                now_s += 1;
+                headroom.bytes(now_s * S, less, &memory(1_200, 0));
+            });
+        }
+        assert_eq!(calm_s, [10, 20, 40]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{MOST_BYTES, file};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -51,6 +51,12 @@ impl Opened {
     pub(crate) fn link(&self, name: &str) -> Option<OsString> {
         let link = readlinkat(&self.folder, name, Vec::new()).ok()?;
         Some(OsString::from_vec(link.into_bytes()))
+    }
+
+    /// Whether the file behind such a link is a plain one, by what is known of it already: no server is asked.
+    pub(crate) fn leads_to_plain(&self, name: &str) -> bool {
+        let found = statx(&self.folder, name, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        found.is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile)
     }
 }
 

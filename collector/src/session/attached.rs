@@ -43,7 +43,7 @@ pub(super) async fn attach_here(options: AttachOptions, view: &mut dyn View) -> 
         }
     };
     // Before anything is recorded: who asked for it would rather know now.
-    let holding = options.cache_bytes.map(|bytes| Holding::start(pid, bytes)).transpose()?;
+    let holding = options.cache_bytes.map(|bytes| Holding::start(pid, owner, bytes)).transpose()?;
     if has_ended(&pidfd) {
         return Err(gone());
     }

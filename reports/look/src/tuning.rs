@@ -6,7 +6,7 @@ mod turns;
 pub use over_time::{Mark, values};
 pub use turns::{Became, Turn, turns, turns_in_words};
 
-use stallscope_model::{AuditEvent, Estimate, Knob, Rates};
+use stallscope_model::{AuditEvent, Estimate, Knob, Phase, PhaseSummary, Rates, RunSummary};
 use stallscope_units as units;
 
 /// A value of a knob in its shortest form: "16", "1.2 GiB", "30 s"; `unit` is [`Knob::unit`]. Bytes are a budget
@@ -144,6 +144,19 @@ pub fn change(event: &AuditEvent, knobs: &[Knob]) -> String {
         (None, Some(value)) | (Some(value), None) => format!("{} {}", event.knob, shown(value)),
         (None, None) => event.knob.clone(),
     }
+}
+
+/// "in the last 1,024 steps", where rates are of a part of training: beside figures of the whole run.
+pub fn of_the_last(rates: &Rates, summary: &RunSummary) -> Option<String> {
+    let of_rank = summary.ranks.iter().find(|rank| rank.facts.rank == rates.rank);
+    let phases = of_rank.map_or(&summary.phases, |rank| &rank.phases);
+    let trains = |phase: &&PhaseSummary| {
+        phase.phase == Phase::Training && phase.loader.is_none_or(|loader| loader == rates.loader)
+    };
+    let all: u64 = phases.iter().filter(trains).map(|phase| phase.steps).sum();
+    // The first steps and those around a change of settings are in no rate.
+    let is_part = rates.steps > 0 && u64::from(rates.steps) < all / 10 * 9;
+    is_part.then(|| format!("in the last {}", units::counted(rates.steps.into(), "step")))
 }
 
 #[cfg(test)]

@@ -31,11 +31,11 @@ fn facts(held: &HeldSummary) -> Vec<String> {
         files(held.most_files)
     )];
     if held.most_bytes == 0 {
-        facts = vec![format!(
-            "nothing of {}: no file was read again, of {} seen",
-            units::memory(held.budget_bytes),
-            files(held.known_files)
-        )];
+        // Where something else kept it from holding any, that is on the page.
+        let is_reason = held.limit.is_empty() && held.released_files == 0 && held.target_bytes > 0;
+        let why = if is_reason { ": no file was read again" } else { "" };
+        let budget = units::memory(held.budget_bytes);
+        facts = vec![format!("nothing of {budget}{why}, of {} seen", files(held.known_files))];
     }
     if held.brought_bytes > 0 {
         facts.push(format!("{} read for it", units::bytes(held.brought_bytes)));
@@ -68,7 +68,14 @@ mod tests {
             facts(&held).join("; "),
             "up to 6.0 of 8.0 GiB, of 1 file; 7.5 GB read for it; 2 files let go as changed; 3 files let go for want of memory"
         );
-        let nothing = HeldSummary { budget_bytes: 8 << 30, known_files: 40, ..HeldSummary::default() };
+        let nothing = HeldSummary {
+            budget_bytes: 8 << 30,
+            target_bytes: 8 << 30,
+            known_files: 40,
+            ..HeldSummary::default()
+        };
         assert_eq!(facts(&nothing), ["nothing of 8.0 GiB: no file was read again, of 40 files seen"]);
+        let elsewhere = HeldSummary { limit: "files are not held on NFS".into(), ..nothing };
+        assert_eq!(facts(&elsewhere), ["nothing of 8.0 GiB, of 40 files seen"]);
     }
 }

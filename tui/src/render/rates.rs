@@ -55,8 +55,9 @@ pub(super) fn rates(run: &RunView, chosen: Option<&Knob>, theme: &Theme, width: 
     let mut facts = Vec::new();
     facts.extend((all.len() > 1).then(|| format!("rank {}", rates.rank)));
     facts.extend(run.summary.several_loaders_train().then(|| format!("loader {}", rates.loader)));
+    let part = tuning::of_the_last(rates, &run.summary).map_or(String::new(), |steps| format!(" {steps}"));
     facts.extend(
-        rates.actual.map(|actual| format!("{} samples/s reached", tuning::rate_with_interval(&actual))),
+        rates.actual.map(|actual| format!("{} samples/s reached{part}", tuning::rate_with_interval(&actual))),
     );
     facts.extend(narrowest.map(|part| format!("{part} is the narrowest")));
     facts.push(format!("{} workers, prefetch {}", rates.workers, rates.prefetch));

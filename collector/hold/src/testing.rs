@@ -1,0 +1,14 @@
+//! A folder whose files can be locked.
+
+use crate::locked::keeps;
+
+/// `None` where the folder for such is memory already.
+pub(crate) fn folder() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().unwrap();
+    let kind = rustix::fs::statfs(folder.path()).unwrap().f_type;
+    if let Err(which) = keeps(kind) {
+        eprintln!("SKIPPED: files in {} cannot be locked: it is on {which}", folder.path().display());
+        return None;
+    }
+    Some(folder)
+}

@@ -1,0 +1,190 @@
+//! Which files the job's processes have open, by what the kernel shows of them. The holder cannot look by itself: the kernel shows
+//! what root has open to root with privileges alone, and what lies in a container only from outside.
+//!
+//! A look is a moment. Of a job that waits for its files, one of them is open at most moments; of one that does not, a cache
+//! would bring nothing.
+
+use crate::procfs::Opened;
+use rustix::fs::Dir;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Processes of a job that are known, and how many of them one look is at, in turn.
+const MOST_PROCESSES: usize = 1024;
+const PROCESSES_A_LOOK: usize = 64;
+/// Files of one of them.
+const MOST_FILES: usize = 4096;
+/// Looks between two walks over the job's processes.
+const LOOKS_A_WALK: u32 = 4;
+/// Files that are remembered as shown.
+const MOST_SHOWN: usize = 8192;
+/// Paths that one look has at most.
+const PATHS_A_LOOK: usize = 256;
+/// A longer path cannot be opened at once.
+const LONGEST_PATH: usize = 4095;
+/// What is the system's, and no data set.
+const SYSTEM: [&str; 10] =
+    ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev", "/run"];
+
+#[derive(Debug)]
+pub(super) struct Looks {
+    root: u32,
+    /// Whose processes are looked into: what of another user's is below the job, as a set-uid program, shows nothing to this one.
+    uid: u32,
+    looks: u32,
+    processes: Vec<u32>,
+    /// The next of them.
+    at: usize,
+    shown: HashSet<OsString>,
+}
+
+impl Looks {
+    pub(super) fn new(root: u32, uid: u32) -> Looks {
+        Looks { root, uid, looks: 0, processes: Vec::new(), at: 0, shown: HashSet::new() }
+    }
+
+    /// Files open now that were not shown yet.
+    pub(super) fn next(&mut self) -> Vec<OsString> {
+        if self.looks.is_multiple_of(LOOKS_A_WALK) {
+            self.processes = tree(self.root);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let mut found = Vec::new();
+        for _ in 0..self.processes.len().min(PROCESSES_A_LOOK) {
+            self.at = (self.at + 1) % self.processes.len();
+            let files = open_files(self.processes[self.at], self.uid);
+            found.extend(files.into_iter().filter(|file| !self.shown.contains(file)));
+            if found.len() >= PATHS_A_LOOK {
+                break;
+            }
+        }
+        found.truncate(PATHS_A_LOOK);
+        found
+    }
+
+    pub(super) fn was_shown(&mut self, file: OsString) {
+        if self.shown.len() >= MOST_SHOWN {
+            self.shown.clear();
+        }
+        self.shown.insert(file);
+    }
+}
+
+/// Process `root` and all below it.
+fn tree(root: u32) -> Vec<u32> {
+    let mut tree = vec![root];
+    let mut seen: HashSet<u32> = tree.iter().copied().collect();
+    let mut at = 0;
+    while at < tree.len() && tree.len() < MOST_PROCESSES {
+        for task in fs::read_dir(format!("/proc/{}/task", tree[at])).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+            tree.extend(children.filter(|pid| seen.insert(*pid)));
+        }
+        at += 1;
+    }
+    tree.truncate(MOST_PROCESSES);
+    tree
+}
+
+/// Files that a process of this user has open to read them by way of the page cache.
+fn open_files(pid: u32, uid: u32) -> Vec<OsString> {
+    let Some(process) = Opened::of(pid, uid).filter(|process| process.is_open_to(uid)) else {
+        return Vec::new();
+    };
+    let folder = process.open("fd").and_then(|folder| Dir::new(folder).ok());
+    let numbers = folder.into_iter().flatten().take(MOST_FILES).filter_map(Result::ok);
+    numbers
+        .filter_map(|entry| {
+            let link = format!("fd/{}", entry.file_name().to_str().ok()?);
+            let path = process.link(&link)?;
+            let is_read = || process.text(&link.replacen("fd", "fdinfo", 1)).is_some_and(|text| reads(&text));
+            (is_data(&path) && is_read() && process.leads_to_plain(&link)).then_some(path)
+        })
+        .collect()
+}
+
+/// Sockets and pipes have no path, and a line has no end of line within.
+fn is_data(path: &OsStr) -> bool {
+    let is_path = path.as_bytes().starts_with(b"/") && path.len() <= LONGEST_PATH;
+    let is_system = SYSTEM.iter().any(|system| Path::new(path).starts_with(system));
+    is_path && !is_system && !path.as_bytes().contains(&b'\n')
+}
+
+/// Only to read, and not past the page cache.
+fn reads(fdinfo: &str) -> bool {
+    let flags = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    let other = libc::O_ACCMODE | libc::O_DIRECT | libc::O_PATH | libc::O_DIRECTORY;
+    flags.is_some_and(|flags| flags & other == libc::O_RDONLY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    fn own_uid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn what_is_open_for_reading_is_found_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let (read, written) = (root.join("read"), root.join("written"));
+        let _written = File::create(&written).unwrap();
+        fs::write(&read, "x").unwrap();
+        let _read = File::open(&read).unwrap();
+        let _folder = File::open(&root).unwrap();
+        let of = |uid| open_files(std::process::id(), uid);
+        let found = of(own_uid());
+        let has = |path: &Path| found.iter().any(|file| file == path.as_os_str());
+        assert!(has(&read) && !has(&written) && !has(&root), "{found:?}");
+        assert!(of(own_uid() + 1).is_empty(), "another user's");
+    }
+
+    #[test]
+    fn a_file_is_shown_once_and_again_where_it_was_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = fs::canonicalize(dir.path()).unwrap().join("read");
+        fs::write(&path, "x").unwrap();
+        let _read = File::open(&path).unwrap();
+        let mut looks = Looks::new(std::process::id(), own_uid());
+        let has = |found: &[OsString]| found.iter().any(|file| file == path.as_os_str());
+        assert!(has(&looks.next()) && has(&looks.next()));
+        looks.was_shown(path.clone().into_os_string());
+        assert!(!has(&looks.next()));
+    }
+
+    #[test]
+    fn the_children_of_any_of_a_processs_threads_are_below_it() {
+        let child = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (mut one, mut other) = (child(), std::thread::spawn(child).join().unwrap());
+        let tree = tree(std::process::id());
+        assert!(tree.contains(&one.id()) && tree.contains(&other.id()), "{tree:?}");
+        for child in [&mut one, &mut other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn flags_and_paths_tell_which_files_are_data() {
+        assert!(reads("pos:\t0\nflags:\t0100000\nmnt_id:\t9\n") && reads("flags:\t02100000\n"));
+        for other in
+            ["flags:\t0100001", "flags:\t0100002", "flags:\t0140000", "flags:\t012100000", "flags:\tx", ""]
+        {
+            assert!(!reads(other), "{other}");
+        }
+        assert!(is_data("/data/a".as_ref()) && is_data("/username/a".as_ref()));
+        let long = format!("/{}", "a".repeat(LONGEST_PATH));
+        for other in ["/usr/lib/a", "socket:[7]", "/data/a\n/data/b", &long] {
+            assert!(!is_data(other.as_ref()), "{other}");
+        }
+    }
+}
