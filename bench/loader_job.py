@@ -33,6 +33,17 @@ def cpu_ns(pids: list[int]) -> int:
     )
 
 
+def switches(pids: list[int]) -> int:
+    """How often every live thread left its CPU."""
+    return sum(
+        int(line.split()[1])
+        for pid in pids
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if "ctxt_switches" in line
+    )
+
+
 def read_bytes(pids: list[int]) -> int:
     """Bytes that had to come from storage."""
     return sum(int(Path(f"/proc/{pid}/io").read_text().split("read_bytes: ")[1].split()[0]) for pid in pids)
@@ -124,17 +135,21 @@ def main():
         for path, _ in images.samples:
             Path(path).read_bytes()
         pids = processes(workers)
-        bytes_before, cpu_before, start = read_bytes(pids), cpu_ns(pids), time.monotonic()
+        bytes_before, switches_before = read_bytes(pids), switches(pids)
+        cpu_before, start = cpu_ns(pids), time.monotonic()
         if args.profile:
             with torch.profiler.profile():
                 samples = epoch()
         else:
             samples = epoch()
+        seconds = time.monotonic() - start
         return {
-            "seconds": time.monotonic() - start,
+            "seconds": seconds,
             "cpu_s": (cpu_ns(pids) - cpu_before) / 1e9,
             "samples": samples,
             "read_bytes": read_bytes(pids) - bytes_before,
+            "switches": switches(pids) - switches_before,
+            "batches": samples // args.batch_size,
             "pid": os.getpid(),
         }
 

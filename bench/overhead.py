@@ -5,6 +5,10 @@ everything of ours is switched on and off in turns (A B B A …), with new worke
 median ratio is narrow enough or time is up. The others, as tools can't be switched, from a bare and a watched job in
 turns, each alone: two jobs that do the same differ by several percent, so these figures are coarse. All over a warm
 cache; some 20 minutes.
+
+Where the machine's noise is larger than what measuring costs, *counted* tells more: how often each measured event happens in
+the job (context switches, samples, batches, steps), times what it costs by itself, as a share of the job's CPU time. It has no
+effect on caches in it, and none of the collector's work.
 """
 
 import argparse
@@ -23,6 +27,13 @@ from parts import measure_parts
 from table import Row, markdown, summary, write
 
 HALF_WIDTH = 0.005
+# Of a job, and the rows that have what one of them costs: of a pipe's round trip, which is two switches, half.
+EVENTS = {
+    "switches": (0.5, "default, observed process", "pipe round trip, two switches: extra"),
+    "samples": (1, "sample", "time"),
+    # A batch is an event of its worker's; its wait and its step are the trainer's, with the optimiser's.
+    "batches": (4, "event", "time"),
+}
 # Fewer values have no 95% interval of their median.
 LEAST_FOR_INTERVAL = 6
 LEAST_RATE = 2000
@@ -57,6 +68,8 @@ class Block:
             self.seconds = fmean(epoch["seconds"] for epoch in warm)
             self.cpu_s = fmean(epoch["cpu_s"] for epoch in warm)
             self.rate = warm[0]["samples"] / self.seconds
+            # Events by what they are, for each second of the job's CPU time.
+            self.events = {name: fmean(epoch[name] / epoch["cpu_s"] for epoch in warm) for name in EVENTS}
 
 
 def in_turn(first, second, order: int) -> tuple:
@@ -67,7 +80,7 @@ class Pairs:
     """Ratios of watched to bare jobs that ran one after the other."""
 
     def __init__(self):
-        self.wall, self.cpu, self.rates = [], [], []
+        self.wall, self.cpu, self.rates, self.events = [], [], [], []
         self.cold_epochs = 0
 
     def jobs(self, contender: Contender, order: int):
@@ -92,6 +105,7 @@ class Pairs:
             self.wall.append(watched.seconds / plain.seconds)
             self.cpu.append(watched.cpu_s / plain.cpu_s)
             self.rates.append(plain.rate)
+            self.events.append(plain.events)
 
     def spread(self) -> tuple[float, float]:
         """The 95% interval of the median; of few pairs, the least and the greatest."""
@@ -117,6 +131,17 @@ def measure(contender: Contender, most: int) -> Pairs:
     if not pairs.wall:
         raise BenchFailed("no pair of jobs kept its files in memory; free some")
     return pairs
+
+
+def counted(name: str, pairs: Pairs, parts: list[Row]) -> Row | None:
+    """What a job's events cost by themselves, in per cent of its CPU time; None where the cost of one is not known."""
+    cost_ns = {(row.case, row.metric): row.value for row in parts}
+    total = 0.0
+    for event, (weight, case, metric) in EVENTS.items():
+        if (case, metric) not in cost_ns:
+            return None
+        total += median(of[event] for of in pairs.events) * weight * max(cost_ns[case, metric], 0.0)
+    return Row(name, "counted", total / 1e9 * 100, "% of the job's CPU time")
 
 
 class Table:
@@ -184,17 +209,23 @@ def main():
     WORK.mkdir(parents=True, exist_ok=True)
     make_images(WORK / "images")
     keep_in_memory(WORK / "images")
-    table, failures = Table(), []
+    table, failures, headlines = Table(), [], {}
     for contender in chosen:
         try:
-            table.add(contender, measure(contender, options.pairs))
+            pairs = measure(contender, options.pairs)
+            table.add(contender, pairs)
+            if contender.switched:
+                headlines[contender.name] = pairs
         except BenchFailed as error:
             table.miss(contender)
             failures.append(f"{contender.name}: {error}")
     print("\nBeside the same job unwatched, medians of pairs:\n")
     print(markdown(Table.HEADER, table.lines), flush=True)
     part_rows, part_failures = measure_parts()
-    rows, failures = table.rows + part_rows, failures + part_failures
+    counts = [row for name, pairs in headlines.items() if (row := counted(name, pairs, part_rows))]
+    print("\nWhat the events of each job cost by themselves:\n")
+    print(markdown(["job", "counted, of its CPU time"], [[row.case, f"{row.value:+.2f}%"] for row in counts]), flush=True)
+    rows, failures = table.rows + counts + part_rows, failures + part_failures
     print()
     print(summary(rows))
     print(f"Written to {write('overhead', rows)}")

@@ -10,7 +10,7 @@ fn crates_know_only_whom_they_may() {
         ("model", &[]),
         ("units", &[]),
         ("folder", &[]),
-        ("hold", &[]),
+        ("hold", &["model"]),
         ("ledger", &["abi", "model", "units"]),
         ("control", &["model", "units"]),
         ("wire", &["model"]),

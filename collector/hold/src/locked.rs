@@ -46,7 +46,7 @@ pub(crate) enum Refused {
     Full,
     /// The kernel allows no more locked memory, or mappings.
     Limit,
-    /// Not now: the job has it mapped, or is reading it.
+    /// Not now: the job has it mapped or is reading it, or what was written to it is not on the disk yet.
     Used,
     /// Never: it is gone, no plain file, or not to be read by this user.
     File,
@@ -200,7 +200,8 @@ pub(crate) fn keeps(kind: i64) -> Result<(), &'static str> {
 }
 
 /// Pages that the job brought in are charged to its control group, and locking those would take from its memory: they are given
-/// up first, and what comes in then is the holder's. What the job has mapped, or is reading, stays: then nothing is locked.
+/// up first, and what comes in then is the holder's. What the job has mapped, or is reading, stays: then nothing is locked. (Of a hole in
+/// a sparse file it looks the same.)
 fn give_up(file: &OwnedFd, bytes: u64, size: u64) -> Result<(), Refused> {
     let _ = fadvise(file, 0, NonZeroU64::new(bytes), Advice::DontNeed);
     let mut byte = [0];
@@ -243,7 +244,7 @@ fn page() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::folder;
+    use crate::testing::{folder, write};
     use std::cell::Cell;
     use std::os::unix::fs::symlink;
 
@@ -276,7 +277,7 @@ mod tests {
     fn a_file_is_locked_until_it_is_let_go_and_no_longer_than_it_is_the_same() {
         let Some(folder) = folder() else { return };
         let path = folder.path().join("a");
-        std::fs::write(&path, vec![7; 10_000]).unwrap();
+        write(&path, 10_000);
         let headroom = Free(Cell::new(1 << 20));
         let locked = Locked::new(&path, &headroom).unwrap();
         assert_eq!((locked.bytes, headroom.left_bytes()), (12_288, (1 << 20) - 12_288));
@@ -290,7 +291,7 @@ mod tests {
     fn what_does_not_fit_is_left_and_of_a_large_file_the_beginning_is_held() {
         let Some(folder) = folder() else { return };
         let path = folder.path().join("large");
-        std::fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        write(&path, 8 << 20);
         assert_eq!(Locked::new(&path, &Free(Cell::new(1 << 20))).unwrap_err(), Refused::Full);
         let headroom = Free(Cell::new((6 << 20) + 100));
         let locked = Locked::new(&path, &headroom);
@@ -305,7 +306,7 @@ mod tests {
     fn the_end_of_a_file_is_let_go_by_itself() {
         let Some(folder) = folder() else { return };
         let path = folder.path().join("a");
-        std::fs::write(&path, vec![7; 50_000]).unwrap();
+        write(&path, 50_000);
         let mut locked = Locked::new(&path, &Free(Cell::new(1 << 20))).unwrap();
         assert_eq!((locked.shrink(5000), locked.bytes, locked_kib(locked.at)), (8192, 45_056, 44));
         assert_eq!((locked.shrink(1 << 20), locked.bytes, locked_kib(locked.at)), (40_960, 4096, 4));
@@ -315,9 +316,8 @@ mod tests {
     fn what_the_job_has_mapped_is_not_locked_at_its_charge() {
         let Some(folder) = folder() else { return };
         let path = folder.path().join("a");
-        std::fs::write(&path, vec![7; 50_000]).unwrap();
+        write(&path, 50_000);
         let file = std::fs::File::open(&path).unwrap();
-        file.sync_all().unwrap();
         // SAFETY: a mapping of its own, which nobody truncates.
         let mapped = unsafe { mmap(std::ptr::null_mut(), 50_000, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         let mapped = mapped.unwrap();
@@ -339,7 +339,7 @@ mod tests {
         std::fs::write(within("empty"), "").unwrap();
         symlink(within("file"), within("link")).unwrap();
         std::fs::create_dir(within("real")).unwrap();
-        std::fs::write(within("real/file"), "x").unwrap();
+        write(&within("real/file"), 1);
         symlink(within("real"), within("linked")).unwrap();
         rustix::fs::mknodat(CWD, within("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
         let headroom = Free(Cell::new(1 << 20));

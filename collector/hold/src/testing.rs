@@ -1,4 +1,4 @@
-//! A folder whose files can be locked.
+//! Files that can be locked.
 
 use crate::locked::keeps;
 
@@ -11,4 +11,10 @@ pub(crate) fn folder() -> Option<tempfile::TempDir> {
         return None;
     }
     Some(folder)
+}
+
+/// Onto the disk: what is still to be written cannot be brought in anew.
+pub(crate) fn write(path: &std::path::Path, bytes: usize) {
+    std::fs::write(path, vec![7; bytes]).unwrap();
+    std::fs::File::open(path).unwrap().sync_all().unwrap();
 }
