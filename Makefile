@@ -34,7 +34,7 @@ help:
 	@echo 'make bench-budget    whether checkpoints keep their budget, beside a neighbour that reads or writes the disk'
 	@echo 'make bench-goodput   when to save: the rules on traces of failures, beside the best interval in hindsight'
 	@echo 'make bench-cache     what a sample costs from the pool, beside the page cache, Redis and memcached'
-	@echo 'make bench-cache-unmodified  `run --cache` beside the page cache, at equal memory'
+	@echo 'make bench-cache-unmodified  `run --cache` and `attach --cache` beside the page cache, at equal memory'
 	@echo 'make bench-pack-scale  packs of 1 and 10 million files: opening, first batch, look-ups, listing, memory'
 	@echo 'make bench-pack      files against their pack, cold, on storage that gives 1,000 reads and 100 MiB a second'
 	@echo 'make bench-decode    pictures a second: Pillow, torchvision, FFCV and PackedImages, on the same files'

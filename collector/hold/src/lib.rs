@@ -271,7 +271,6 @@ impl Holder {
         while let Some(more) = self.filler.account.exceeds_by()
             && let Some(name) = self.plan.held_last().cloned()
         {
-            self.figures.released_files += 1;
             match self.held.get_mut(&name) {
                 Some(locked) if locked.bytes >= more + LEAST_PART => {
                     let less = locked.shrink(more);
@@ -280,6 +279,7 @@ impl Holder {
                 _ => {
                     self.plan.let_go(&name);
                     self.let_go(&name);
+                    self.figures.released_files += 1;
                 }
             }
         }

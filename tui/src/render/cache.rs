@@ -1,4 +1,4 @@
-//! The caches of loaders: a line of facts, their uses, the miss-ratio curve, and true hits over time.
+//! The caches of loaders, and what a holder has of the job's files: a line of facts, their uses, the miss-ratio curve, and true hits over time.
 
 use super::job::SCALE;
 use crate::snapshot::RunView;
@@ -30,6 +30,22 @@ pub(super) fn line(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'s
         facts.pop();
     }
     Some(Line::from(vec![ink("cache  ", theme.dim()), plain(clip(&facts.join(theme.dot()), columns, theme))]))
+}
+
+/// What is held of the job's files in the page cache; `None` where nobody asked for it.
+pub(super) fn held(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
+    let held = run.summary.held.as_ref()?;
+    let mut facts = vec![
+        units::memory_of(held.bytes, held.budget_bytes),
+        units::counted(held.files, "file"),
+        format!("{} seen", units::count(held.known_files)),
+        format!("{} read for it", units::bytes(held.brought_bytes)),
+    ];
+    if !held.limit.is_empty() {
+        facts.insert(2, held.limit.clone());
+    }
+    let columns = width.saturating_sub(NAME);
+    Some(Line::from(vec![ink("held   ", theme.dim()), plain(clip(&facts.join(theme.dot()), columns, theme))]))
 }
 
 /// Miss ratios of caches of other sizes, as many as fit, or why they are unknown; `None` where no loader has a cache.

@@ -42,6 +42,7 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     page.append(verdict(run, theme, width, if height > 24 { 2 } else { 1 }));
     page.lines.extend(tuning(app, run, theme, width));
     page.lines.extend(cache::line(run, theme, width));
+    page.lines.extend(cache::held(run, theme, width));
     if height >= WITH_USES {
         page.lines.extend(cache::uses(run, theme, width));
     }

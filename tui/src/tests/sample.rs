@@ -198,6 +198,21 @@ pub(super) fn with_curve(dir: &Path) -> PathBuf {
     cached_in(dir, 1)
 }
 
+/// The same with a holder of its files.
+pub(super) fn held(dir: &Path) -> PathBuf {
+    of_four_ranks(dir, |summary, _| {
+        summary.held = Some(HeldSummary {
+            budget_bytes: 8 << 30,
+            target_bytes: 8 << 30,
+            bytes: 6 << 30,
+            files: 61_000,
+            known_files: 90_000,
+            brought_bytes: 7 << 30,
+            ..HeldSummary::default()
+        });
+    })
+}
+
 fn cached_in(dir: &Path, ranks: u32) -> PathBuf {
     of_four_ranks(dir, |summary, recorder| {
         let mut periods = Vec::new();

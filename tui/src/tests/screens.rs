@@ -96,6 +96,20 @@ fn a_cache_is_shown_with_its_hits_over_time() {
 }
 
 #[test]
+fn what_is_held_of_a_jobs_files_is_shown() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut app = opened(&sample::held(dir.path()));
+    press(&mut app, "2");
+    for (width, seen) in [
+        (40, "\nheld   6.0 of 8.0 GiB · 61,000 files · 9"),
+        (100, "\nheld   6.0 of 8.0 GiB · 61,000 files · 90,000 seen · 7.5 GB read for it\n"),
+    ] {
+        let (text, _) = screen(&app, &PLAIN, width, 24);
+        assert!(text.contains(seen), "{text}");
+    }
+}
+
+#[test]
 fn the_miss_ratio_curve_is_shown_as_far_as_columns_reach() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut app = opened(&sample::with_curve(dir.path()));
