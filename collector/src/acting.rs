@@ -12,6 +12,8 @@ use tokio::time::sleep;
 
 /// How often the audit is looked at.
 const LOOK: Duration = Duration::from_millis(250);
+/// Of the audit, in one look.
+const PAGES_A_LOOK: usize = 64;
 /// A job that takes longer to undo what was not proven does so alone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -65,7 +67,8 @@ struct Audit {
 
 impl Audit {
     fn read(&mut self, show: &mut dyn FnMut(&AuditEvent)) -> Result<()> {
-        loop {
+        // What there is more of comes with the next look: a job's collector that had a further page each time would be read for ever.
+        for _ in 0..PAGES_A_LOOK {
             let Reply::Audit(page) = self.connection.ask(&Request::Audit { from: self.next })? else {
                 bail!(SOMETHING_ELSE)
             };
@@ -73,6 +76,7 @@ impl Audit {
             self.next = last.line + 1;
             page.iter().for_each(&mut *show);
         }
+        Ok(())
     }
 
     /// Ends the controller; what it has not proven is undone before this returns.

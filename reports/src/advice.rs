@@ -98,9 +98,9 @@ fn beside_knobs(summary: &RunSummary, style: &Style, text: &mut String) {
 
 /// What may be done beside the advice on knobs, best first.
 pub fn without_knob(summary: &RunSummary) -> Vec<&Remedy> {
-    let advised = |remedy: &&Remedy| {
-        knob_of(remedy).is_some_and(|knob| summary.advice.iter().any(|advice| advice.knob == knob))
-    };
+    // Of a foreign recording both lists may be long.
+    let knobs: HashSet<&str> = summary.advice.iter().map(|advice| advice.knob.as_str()).collect();
+    let advised = |remedy: &&Remedy| knob_of(remedy).is_some_and(|knob| knobs.contains(knob));
     summary.remedies().into_iter().filter(|remedy| !advised(remedy)).collect()
 }
 

@@ -26,6 +26,7 @@ use stallscope_model::{
 use stallscope_units::{
     bytes_per_second, duration_in_words, duration_of, memory, memory_to_hold, percent_in_words,
 };
+use std::collections::{HashMap, HashSet};
 
 /// Less of the time than this is not worth a finding.
 pub(crate) const WORTH: f64 = 0.05;
@@ -100,19 +101,36 @@ fn of_time(figures: &Figures<'_>, share: f64) -> String {
 /// Those that the time of interest was spent with: workers of an evaluation are no setting of training.
 fn loaders<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a LoaderFacts> {
     figures.ranks.iter().flat_map(|rank| {
-        let used = |loader: u16| used(rank, figures, loader);
-        rank.facts.loaders.iter().filter(move |facts| used(facts.loader))
+        let used = Used::of(rank, figures);
+        rank.facts.loaders.iter().filter(move |facts| used.has(facts.loader))
     })
 }
 
-pub(crate) fn used(rank: &RankSummary, figures: &Figures<'_>, loader: u16) -> bool {
-    let mut of_phase = rank.phases.iter().filter(|phase| phase.phase == figures.phase).peekable();
-    of_phase.peek().is_none() || of_phase.any(|phase| phase.loader.is_none_or(|used| used == loader))
+/// Loaders of a rank that the time of interest was spent with.
+pub(crate) struct Used {
+    /// As it is not known which.
+    all: bool,
+    loaders: HashSet<u16>,
+}
+
+impl Used {
+    pub(crate) fn of(rank: &RankSummary, figures: &Figures<'_>) -> Used {
+        let of_phase = || rank.phases.iter().filter(|phase| phase.phase == figures.phase);
+        Used {
+            all: of_phase().all(|_| false) || of_phase().any(|phase| phase.loader.is_none()),
+            loaders: of_phase().filter_map(|phase| phase.loader).collect(),
+        }
+    }
+
+    pub(crate) fn has(&self, loader: u16) -> bool {
+        self.all || self.loaders.contains(&loader)
+    }
 }
 
 /// Those of these loaders, by rank; one that never handed a batch over may be anybody's.
 fn workers_of<'a>(rank: &'a RankSummary, figures: &Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad> {
-    rank.workers.iter().filter(|load| load.loader.is_none_or(|loader| used(rank, figures, loader)))
+    let used = Used::of(rank, figures);
+    rank.workers.iter().filter(move |load| load.loader.is_none_or(|loader| used.has(loader)))
 }
 
 fn workers<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad> {
@@ -205,10 +223,14 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     figures.caches.iter().for_each(|cache| uses += &cache.training);
     if let Some(hits) = uses.hit_share() {
         let evidence = format!("; the cache had {} of the samples", percent_in_words(hits));
+        let mut missed: HashMap<u16, u64> = HashMap::new();
+        for cache in figures.caches {
+            let of_loader = missed.entry(cache.loader).or_default();
+            *of_loader = of_loader.saturating_add(cache.training.misses);
+        }
         let full = |cache: &&stallscope_model::CacheSummary| {
             // A miss that is kept since is a first read, which no larger cache saves.
-            let of_loader = figures.caches.iter().filter(|other| other.loader == cache.loader);
-            let misses = of_loader.map(|other| other.training.misses).fold(0, u64::saturating_add);
+            let misses = missed[&cache.loader];
             let state = cache.state.filter(|state| misses > state.kept_samples);
             state.is_some_and(|state| state.kept_bytes >= state.capacity_bytes - state.capacity_bytes / 20)
         };

@@ -156,6 +156,7 @@ impl Job {
     /// `patience_ns` after the others did, as some phases are one rank's alone; so is one that has not greeted.
     pub(crate) fn settle(&mut self, now_ns: u64, patience_ns: u64) {
         let absent = self.members.len() < self.expected;
+        let has_live = self.members.values().any(|member| !member.ended);
         for (phase, aligned) in &mut self.phases {
             let begun_ns = match phase {
                 Phase::Startup => STARTUP_PATIENCE.saturating_mul(patience_ns),
@@ -170,7 +171,7 @@ impl Job {
                 let waited_ns = now_ns.saturating_sub(oldest_ns);
                 let patient = waited_ns < begun_ns;
                 let greets = absent && aligned.settled == 0 && waited_ns < patience_ns;
-                let awaited = self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
+                let awaited = has_live && self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
                     _ if member.ended => false,
                     Some(queue) => queue.runs.is_empty(),
                     None => patient,

@@ -1,6 +1,7 @@
 //! Whether a job reads the same data from storage in every epoch, so that memory could keep it.
 
 use stallscope_model::{LoaderEpochs, RankSummary};
+use std::collections::{BTreeMap, HashSet};
 
 /// Less is not worth a word.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -19,10 +20,20 @@ pub struct Reread {
 /// set with a length, as a stream need not be the same again, and a later epoch that read at least half of what the
 /// first one did: else the page cache has most of it.
 pub fn reread(epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> {
-    let mut loaders: Vec<u16> = epochs.iter().map(|of| of.loader).collect();
-    loaders.sort_unstable();
-    loaders.dedup();
-    loaders.into_iter().filter_map(|loader| of_loader(loader, epochs, ranks)).max_by_key(|found| found.bytes)
+    let mut loaders: BTreeMap<u16, Vec<&LoaderEpochs>> = BTreeMap::new();
+    epochs.iter().for_each(|of| loaders.entry(of.loader).or_default().push(of));
+    let has_length: HashSet<(u32, u16)> = ranks
+        .iter()
+        .flat_map(|rank| rank.facts.loaders.iter().map(move |facts| (rank.facts.rank, facts)))
+        .filter(|(_, facts)| facts.dataset_len.is_some())
+        .map(|(rank, facts)| (rank, facts.loader))
+        .collect();
+    // Ranks elsewhere read a part of each epoch too.
+    let all = ranks.iter().map(|rank| u64::from(rank.facts.world_size)).max().unwrap_or(1).max(1);
+    let found = loaders.into_iter().filter(|(loader, mine)| {
+        mine.iter().all(|of| has_length.contains(&(of.rank, *loader)))
+    });
+    found.filter_map(|(loader, mine)| of_loader(loader, &mine, all)).max_by_key(|found| found.bytes)
 }
 
 /// Whether the first epochs read from storage and the last ones next to nothing, of all loaders in training: the waits of the first do
@@ -33,24 +44,14 @@ pub(crate) fn only_at_first(epochs: &[LoaderEpochs]) -> bool {
     epochs.iter().all(|of| of.whole >= 2) && first >= LEAST_BYTES && last < first / 20
 }
 
-fn of_loader(loader: u16, epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> {
-    let mine: Vec<&LoaderEpochs> = epochs.iter().filter(|of| of.loader == loader).collect();
+/// `all`: ranks of the whole job.
+fn of_loader(loader: u16, mine: &[&LoaderEpochs], all: u64) -> Option<Reread> {
     let whole = mine.iter().map(|of| of.whole).min().filter(|whole| *whole >= 2)?;
-    let has_length = |of: &&LoaderEpochs| {
-        let rank = ranks.iter().find(|rank| rank.facts.rank == of.rank);
-        rank.and_then(|rank| rank.facts.loaders.iter().find(|facts| facts.loader == loader))
-            .is_some_and(|facts| facts.dataset_len.is_some())
-    };
-    if !mine.iter().all(has_length) {
-        return None;
-    }
     let sum = |of: fn(&LoaderEpochs) -> u64| mine.iter().map(|one| of(one)).fold(0, u64::saturating_add);
     let (first, last) = (sum(|of| of.first_read_bytes), sum(|of| of.last_read_bytes));
     if last < LEAST_BYTES || last < first / 2 {
         return None;
     }
-    // Ranks elsewhere read a part of each epoch too.
-    let all = ranks.iter().map(|rank| u64::from(rank.facts.world_size)).max().unwrap_or(1).max(1);
     let elsewhere = all.max(mine.len() as u64) as f64 / mine.len() as f64;
     let bytes = (first.max(last) as f64 * elsewhere) as u64;
     Some(Reread { loader, bytes, epochs: whole })

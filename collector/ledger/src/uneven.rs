@@ -1,12 +1,15 @@
 //! Workers of one loader that share their work badly.
 
-use crate::diagnose::{WORTH, other, used};
+use crate::diagnose::{Used, WORTH, other};
 use crate::summary::Figures;
 use stallscope_model::{Diagnosis, RankSummary, WorkerLoad};
 use stallscope_units::percent_in_words;
+use std::collections::BTreeMap;
 
 /// Of an even share, what the busiest worker does at least.
 const UNEVEN: f64 = 1.75;
+/// Loaders of a rank that are looked at: a recording may say anything.
+const MOST_LOADERS: usize = 256;
 
 pub(crate) fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
     let stall = figures.data_stall_share();
@@ -52,16 +55,19 @@ fn at_work(load: &WorkerLoad) -> f64 {
 /// Of the workers of one loader, as those of an evaluation do other work: the one that is at work most, how many times the
 /// average that is, and how many they are.
 fn busiest<'a>(rank: &'a RankSummary, figures: &Figures<'_>) -> Option<(&'a WorkerLoad, f64, usize)> {
-    let mut loaders: Vec<Option<u16>> = rank.workers.iter().map(|load| load.loader).collect();
-    loaders.sort_unstable();
-    loaders.dedup();
+    let used = Used::of(rank, figures);
+    let mut loaders: BTreeMap<Option<u16>, Vec<&WorkerLoad>> = BTreeMap::new();
+    rank.workers.iter().for_each(|load| loaders.entry(load.loader).or_default().push(load));
+    // One that never handed a batch over may be anybody's.
+    let anybodys = loaders.get(&None).cloned().unwrap_or_default();
     loaders
         .into_iter()
-        .filter(|loader| loader.is_none_or(|loader| used(rank, figures, loader)))
-        .filter_map(|loader| {
-            // One that never handed a batch over may be anybody's.
-            let of_it = |load: &&WorkerLoad| load.loader.is_none() || load.loader == loader;
-            let team: Vec<&WorkerLoad> = rank.workers.iter().filter(of_it).collect();
+        .filter(|(loader, _)| loader.is_none_or(|loader| used.has(loader)))
+        .take(MOST_LOADERS)
+        .filter_map(|(loader, mut team)| {
+            if loader.is_some() {
+                team.extend(&anybodys);
+            }
             // The kernel alone does not know who made batches, and when a worker began.
             team.iter().find(|load| load.batches.is_some_and(|batches| batches > 0))?;
             let mut all = WorkerLoad::default();

@@ -14,7 +14,10 @@ use stallscope_model::{Budgets, TuneMode};
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+/// A session that was asked to end and has not by then ends at once: more than undoing what was not proven takes.
+const ENDS_WITHIN: Duration = Duration::from_secs(15);
 /// As which verb the program is a session.
 const VERB: &str = "node-session";
 
@@ -148,5 +151,9 @@ pub(super) fn end_with_stdin() {
         let mut bytes = [0; 64];
         while std::io::stdin().read(&mut bytes).is_ok_and(|read| read > 0) {}
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+        // What it waits for may be a process of the job's user, which need not answer.
+        std::thread::sleep(ENDS_WITHIN);
+        // SAFETY: a system call; nothing of this process is to be written or undone any more.
+        unsafe { libc::_exit(3) }
     });
 }

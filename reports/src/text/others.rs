@@ -129,9 +129,12 @@ fn added_up(rank: &RankSummary) -> Vec<(String, WorkerLoad)> {
         let count = units::counted(rank.workers_at_once(), "worker");
         return loaders.into_values().map(|(_, total)| (count.clone(), total)).collect();
     }
+    let mut workers = BTreeMap::new();
+    for facts in &rank.facts.loaders {
+        workers.entry(facts.loader).or_insert(u64::from(facts.workers));
+    }
     let named = |(loader, (listed, total)): (Option<u16>, (u64, WorkerLoad))| {
-        let facts = rank.facts.loaders.iter().find(|facts| Some(facts.loader) == loader);
-        let at_once = facts.map(|facts| u64::from(facts.workers)).filter(|workers| *workers > 0);
+        let at_once = loader.and_then(|loader| workers.get(&loader).copied()).filter(|workers| *workers > 0);
         let count = units::counted(listed.min(at_once.unwrap_or(listed)), "worker");
         let label =
             loader.map_or(format!("{count} of no loader"), |loader| format!("loader {loader}, {count}"));
