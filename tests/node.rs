@@ -347,3 +347,57 @@ fn the_nodes_collector_starts_the_service_which_ends_with_it() {
     signal(collector.0.id(), "KILL");
     wait_until("the service has ended", || !sandbox.run(&["node"]).status.success());
 }
+
+/// A job's collector that has one further line of its audit each time that it is asked.
+fn never_stops_answering(socket: &std::path::Path) -> std::sync::mpsc::Receiver<()> {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    let (asked, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = 0;
+        for question in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
+            let answer = match question {
+                tune if tune.contains("\"tune\"") => serde_json::json!({"tuning": {"from": 0}}),
+                // Who it is.
+                other if !other.contains("\"audit\"") => continue,
+                _ => {
+                    let line = stallscope_model::AuditEvent { line: lines, ..Default::default() };
+                    lines += 1;
+                    let _ = asked.send(());
+                    serde_json::json!({"audit": [line]})
+                }
+            };
+            if (&stream).write_all(format!("{answer}\n").as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    heard
+}
+
+#[test]
+fn a_session_ends_though_its_jobs_collector_never_stops_answering() {
+    if !privileged("a_session_ends_though_its_jobs_collector_never_stops_answering") {
+        return;
+    }
+    let sandbox = Sandbox::new("node-endless");
+    let socket = sandbox.path("socket");
+    let asked = never_stops_answering(&socket);
+    std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let user = ["--reuid", "4747", "--regid", "4747", "--clear-groups", "sleep", "infinity"];
+    let job = Killed(Command::new("setpriv").args(user).env("STALLSCOPE_SOCKET", &socket).spawn().unwrap());
+    let pid = job.0.id();
+    wait_until("it is that user's", || {
+        std::fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"sleep\n")
+    });
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let ticks = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap();
+    let words = ["node-session", &pid.to_string(), ticks, "act", "1", "0", "4747", "4747", "0"];
+    let mut session = Killed(sandbox.stallscope(&words).stdin(Stdio::piped()).spawn().unwrap());
+    for _ in 0..100 {
+        asked.recv().unwrap();
+    }
+    drop(session.0.stdin.take());
+    wait_until("it ends", || session.0.try_wait().unwrap().is_some());
+}
