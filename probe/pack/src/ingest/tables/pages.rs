@@ -4,7 +4,7 @@ use super::encodings::{Span, deltas, hybrid, length_spans, plain_integers, plain
 use super::lz4;
 use super::parquet::{Group, Leaf, Part, Physical};
 use super::thrift::{Fault, Parsed, Reader};
-use super::{Read, fault, io_fault};
+use super::{ROWS_OF_ANY, Read, fault, io_fault};
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -184,8 +184,10 @@ impl<'f> Pages<'f> {
 
     fn take_dictionary(&mut self, header: &Header, bytes: Vec<u8>, expanded: usize, at: u64) -> Read<()> {
         let (bytes, at) = self.expanded(bytes, expanded, at)?;
-        let count = usize::try_from(header.values).ok().filter(|count| *count as u64 <= self.left);
-        let count = count.ok_or("a dictionary has more values than there are rows")?;
+        // Of a dictionary that was one before pyarrow writes all entries for any rows.
+        let most = self.left.max(ROWS_OF_ANY);
+        let count = usize::try_from(header.values).ok().filter(|count| *count as u64 <= most);
+        let count = count.ok_or("a dictionary has too many values for so few rows")?;
         self.dictionary = Some(match self.leaf.physical {
             Physical::Four => self.numbers(plain_integers(&bytes, 4, count)?),
             Physical::Eight => self.numbers(plain_integers(&bytes, 8, count)?),

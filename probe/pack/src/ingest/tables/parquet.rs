@@ -189,6 +189,8 @@ impl Footer {
             _ => reader.skip(kind),
         })?;
         Ok(match (fault, u64::try_from(rows), part) {
+            // Its columns may lie nowhere.
+            (_, Ok(0), _) => Ok(Group { rows: 0, part: Part::default() }),
             (Some(what), ..) => Err(what),
             (None, Ok(rows), Some(part)) => Ok(Group { rows, part }),
             _ => Err("its footer is damaged: some rows have no place"),
