@@ -4,6 +4,8 @@ mod arrow;
 mod columns;
 mod encodings;
 mod flat;
+#[cfg(test)]
+mod hostile;
 mod listing;
 mod lz4;
 mod pages;
@@ -21,8 +23,10 @@ use crate::error::{Error, Result};
 use crate::names::{fault_of, shown};
 use crate::record::Record;
 
+use pages::Page;
 use spill::{Made, Spill};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -33,6 +37,7 @@ const LEAST_ROW_BYTES: u64 = 16;
 const ROWS_OF_ANY: u64 = if cfg!(fuzzing) { 1 << 10 } else { 1 << 16 };
 /// So many different texts may be labels.
 const MOST_WORDS: usize = 1 << 16;
+const MOST_WORD_BYTES: usize = 1024;
 
 /// What is wrong with a file, in a few words.
 type Read<T> = std::result::Result<T, String>;
@@ -109,6 +114,12 @@ impl Labels {
         if self.has_numbers {
             return fault("its labels are texts, and those of other files are numbers");
         }
+        if word.len() > MOST_WORD_BYTES {
+            return Err(format!(
+                "one of its labels has {} bytes, where {MOST_WORD_BYTES} are the most; name another column by --label",
+                word.len()
+            ));
+        }
         if let Some(number) = self.words.get(word) {
             return Ok(*number);
         }
@@ -120,6 +131,16 @@ impl Labels {
         let number = self.words.len() as u32;
         self.words.insert(word.to_vec(), number);
         Ok(number)
+    }
+
+    /// Those of a page. `known`: of entries of its column's dictionary, each of which is looked up once, however many rows have it.
+    fn words(&mut self, page: &Page, known: &mut HashMap<u32, u32>) -> Read<Vec<u32>> {
+        let of = |(at, word)| match page.entries.get(at).map(|entry| known.entry(*entry)) {
+            Some(Entry::Occupied(number)) => Ok(*number.get()),
+            Some(Entry::Vacant(place)) => Ok(*place.insert(self.word(word)?)),
+            None => self.word(word),
+        };
+        page.bytes()?.enumerate().map(of).collect()
     }
 
     /// Of each text's number that which it has in their order.
@@ -264,7 +285,7 @@ impl Tables {
                     )));
                     sentences += 1;
                 }
-                bytes += group.parts.iter().map(|part| part.end - part.begin).sum::<u64>();
+                bytes += group.part.end - group.part.begin;
                 done += group.rows;
                 first = end;
                 tell(Notice::Unpacked(done, all, bytes));

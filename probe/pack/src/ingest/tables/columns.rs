@@ -1,6 +1,8 @@
 //! Which column of a table is packed, and which has the labels.
 
 use crate::error::{Error, Result};
+use serde_json::value::RawValue;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Columns that a caller names. A field within others is named as `image.bytes`.
@@ -111,7 +113,11 @@ fn label(
         };
     }
     let described = described_as_labels(description.unwrap_or_default());
-    let described: Vec<usize> = described.iter().filter_map(|name| called(name)).collect();
+    let mut seen = HashSet::new();
+    let described: Vec<usize> = (0..fields.len())
+        .filter(|at| is_label(&fields[*at]) && described.contains(&fields[*at].name))
+        .filter(|at| seen.insert(&fields[*at].name))
+        .collect();
     match described.as_slice() {
         [] => Ok(called(LABEL).filter(|at| columns.record != Some(&fields[*at].name))),
         [one] => Ok(Some(*one)),
@@ -119,14 +125,18 @@ fn label(
     }
 }
 
-/// The columns that Hugging Face's description has as classes.
-fn described_as_labels(description: &[u8]) -> Vec<String> {
-    let described: serde_json::Value = serde_json::from_slice(description).unwrap_or_default();
-    let features = described.pointer("/info/features").and_then(|features| features.as_object());
-    let is_label =
-        |feature: &serde_json::Value| feature.get("_type").is_some_and(|kind| kind == "ClassLabel");
-    let of = features.into_iter().flatten().filter(|(_, feature)| is_label(feature));
-    of.map(|(name, _)| name.clone()).collect()
+/// The columns that Hugging Face's description has as classes. A part of it at a time, as a tree of all takes a hundred times its bytes.
+fn described_as_labels(description: &[u8]) -> HashSet<String> {
+    fn within(text: &str) -> HashMap<String, &RawValue> {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+    fn at<'d>(text: &'d str, key: &str) -> &'d str {
+        within(text).get(key).map_or("", |value| value.get())
+    }
+    let description = str::from_utf8(description).unwrap_or_default();
+    let features = within(at(at(description, "info"), "features"));
+    let classes = features.into_iter().filter(|(_, feature)| at(feature.get(), "_type") == "\"ClassLabel\"");
+    classes.map(|(name, _)| name).collect()
 }
 
 fn refused(path: &Path, fields: &[Field], what: &str, option: &str) -> Error {
@@ -211,6 +221,13 @@ mod tests {
         assert_eq!(chosen(&PICTURES, none, ""), found(0, None, Some(1)));
         let described = r#"{"info": {"features": {"fine": {"names": ["a"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}}}"#;
         assert_eq!(chosen(&PICTURES, none, described), found(0, Some(2), Some(1)));
+        let odd = described.replace("{\"_type\": \"Image\"}", "[{\"_type\": \"ClassLabel\"}, 7]");
+        assert_eq!(chosen(&PICTURES, none, &odd), found(0, Some(2), Some(1)));
+        for nothing in
+            [&described[..60], "[]", r#"{"info": 3}"#, r#"{"info": {"features": [{"_type": "ClassLabel"}]}}"#]
+        {
+            assert_eq!(chosen(&PICTURES, none, nothing), found(0, None, Some(1)));
+        }
         let both = described.replace("\"Image\"", "\"Image\"}, \"coarse\": {\"_type\": \"ClassLabel\"");
         let refused = chosen(&PICTURES, none, &both).unwrap_err();
         assert_eq!(

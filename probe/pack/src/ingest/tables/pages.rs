@@ -2,9 +2,9 @@
 
 use super::encodings::{Span, deltas, hybrid, length_spans, plain_integers, plain_spans, repeating};
 use super::lz4;
-use super::parquet::{Leaf, Part, Physical};
+use super::parquet::{Group, Leaf, Part, Physical};
 use super::thrift::{Fault, Parsed, Reader};
-use super::{Read, fault, io_fault};
+use super::{ROWS_OF_ANY, Read, fault, io_fault};
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -42,6 +42,8 @@ pub(super) struct Page {
     pub(super) present: Vec<bool>,
     /// Of those that are.
     pub(super) values: Values,
+    /// Which entries of the column's dictionary they are, if they are any.
+    pub(super) entries: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -86,14 +88,28 @@ pub(super) struct Pages<'f> {
     end: u64,
     /// Rows that no page had yet.
     left: u64,
+    /// What all pages of the file that are still to come may have together, expanded.
+    left_bytes: &'f mut u64,
     dictionary: Option<Values>,
+    /// Before all others alone.
+    may_be_dictionary: bool,
 }
 
 impl<'f> Pages<'f> {
-    /// Of a column that has so many rows there.
-    pub(super) fn new(file: &'f File, part: Part, leaf: &'f Leaf, rows: u64) -> Pages<'f> {
-        let Part { codec, begin, end } = part;
-        Pages { file, leaf, codec, at: begin, end, left: rows, dictionary: None }
+    pub(super) fn new(file: &'f File, group: &Group, leaf: &'f Leaf, left_bytes: &'f mut u64) -> Pages<'f> {
+        let Part { codec, begin, end } = group.part;
+        let (dictionary, may_be_dictionary) = (None, true);
+        Pages {
+            file,
+            leaf,
+            codec,
+            at: begin,
+            end,
+            left: group.rows,
+            left_bytes,
+            dictionary,
+            may_be_dictionary,
+        }
     }
 
     /// The next one; none once all rows were in one.
@@ -107,9 +123,16 @@ impl<'f> Pages<'f> {
                 return fault("a page goes beyond its column");
             }
             self.at += stored as u64;
-            if !matches!(header.kind, DATA | DICTIONARY | DATA_V2) {
+            // Nothing is read of others, nor of values of no row.
+            let has_rows = matches!(header.kind, DATA | DATA_V2) && header.values != 0;
+            if !has_rows && header.kind != DICTIONARY {
                 continue;
             }
+            if header.kind == DICTIONARY && !self.may_be_dictionary {
+                return fault("a dictionary lies behind other pages of its column");
+            }
+            self.may_be_dictionary = false;
+            self.count(stored.max(expanded))?;
             let mut bytes = vec![0; stored];
             self.file.read_exact_at(&mut bytes, stored_at).map_err(io_fault)?;
             match header.kind {
@@ -119,6 +142,12 @@ impl<'f> Pages<'f> {
             }
         }
         Ok(None)
+    }
+
+    fn count(&mut self, bytes: usize) -> Read<()> {
+        let left = self.left_bytes.checked_sub(bytes as u64);
+        *self.left_bytes = left.ok_or("its pages have more bytes than those of such a file can have")?;
+        Ok(())
     }
 
     fn header(&mut self) -> Read<Header> {
@@ -155,8 +184,10 @@ impl<'f> Pages<'f> {
 
     fn take_dictionary(&mut self, header: &Header, bytes: Vec<u8>, expanded: usize, at: u64) -> Read<()> {
         let (bytes, at) = self.expanded(bytes, expanded, at)?;
-        let count = usize::try_from(header.values).ok().filter(|count| *count as u64 <= self.left);
-        let count = count.ok_or("a dictionary has more values than there are rows")?;
+        // Of a dictionary that was one before pyarrow writes all entries for any rows.
+        let most = self.left.max(ROWS_OF_ANY);
+        let count = usize::try_from(header.values).ok().filter(|count| *count as u64 <= most);
+        let count = count.ok_or("a dictionary has too many values for so few rows")?;
         self.dictionary = Some(match self.leaf.physical {
             Physical::Four => self.numbers(plain_integers(&bytes, 4, count)?),
             Physical::Eight => self.numbers(plain_integers(&bytes, 8, count)?),
@@ -218,7 +249,7 @@ impl<'f> Pages<'f> {
     }
 
     fn filled(
-        &self,
+        &mut self,
         encoding: i64,
         bytes: Vec<u8>,
         from: usize,
@@ -227,13 +258,15 @@ impl<'f> Pages<'f> {
     ) -> Read<Page> {
         let count = present.iter().filter(|is_there| **is_there).count();
         let values = bytes.get(from..).ok_or("a page is cut")?;
+        let mut entries = Vec::new();
         let values = match (self.leaf.physical, encoding) {
             // Nulls alone: what is behind them is not looked at.
             (Physical::Bytes, _) if count == 0 => Values::Bytes(Vec::new(), Held::new(Vec::new(), None)),
             (_, _) if count == 0 => Values::Integers(Vec::new()),
             (_, OLD_DICTIONARY | NEW_DICTIONARY) => {
                 let (width, numbers) = values.split_first().ok_or("a page is cut")?;
-                self.looked_up(&hybrid(numbers, u32::from(*width), count)?)?
+                entries = hybrid(numbers, u32::from(*width), count)?;
+                self.looked_up(&entries)?
             }
             (Physical::Four, PLAIN) => self.numbers(plain_integers(values, 4, count)?),
             (Physical::Eight, PLAIN) => self.numbers(plain_integers(values, 8, count)?),
@@ -246,11 +279,12 @@ impl<'f> Pages<'f> {
             }
             (Physical::Bytes, DELTA_BYTES) => {
                 let (made, spans) = repeating(&bytes, from, count, MOST_PAGE_BYTES)?;
+                self.count(made.len())?;
                 Values::Bytes(spans, Held::new(made, None))
             }
             _ => return Err(format!("its values are encoded in a way that is not known here ({encoding})")),
         };
-        Ok(Page { present, values })
+        Ok(Page { present, values, entries })
     }
 
     /// As numbers of the column's size; differences between such overflow it.

@@ -15,6 +15,9 @@ const MOST_FOOTER_BYTES: u64 = 32 << 20;
 const MOST_COLUMNS: usize = 10_000;
 const MOST_NAME_BYTES: usize = 1024;
 const MOST_DEPTH: usize = 32;
+/// A file has no more groups of rows than one for so many of its bytes, and these: in memory a group takes more than twice what it takes in a footer.
+const LEAST_GROUP_BYTES: u64 = 4096;
+const GROUPS_OF_ANY: u64 = 1 << 16;
 
 const REPEATED: i64 = 2;
 const REQUIRED: i64 = 0;
@@ -53,8 +56,8 @@ pub(super) enum Physical {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) rows: u64,
-    /// Of the columns that were asked for.
-    pub(super) parts: Vec<Part>,
+    /// Of the column that was asked for.
+    pub(super) part: Part,
 }
 
 /// Where the pages of a column lie.
@@ -132,15 +135,20 @@ impl Footer {
         self.leaves.iter().map(field).collect()
     }
 
-    /// Where the values of these columns lie.
-    pub(super) fn groups(&self, columns: &[usize]) -> Read<Vec<Group>> {
-        let mut groups: Vec<Group> = Vec::new();
-        let (mut fault, mut left) = (None, most_rows(self.begin + self.bytes.len() as u64));
+    /// Where the values of a column lie. Groups without rows, which pyarrow makes of an empty batch, are left out.
+    pub(super) fn groups(&self, column: usize) -> Read<Vec<Group>> {
+        let size = self.begin + self.bytes.len() as u64;
+        let (mut left, most) = (most_rows(size), GROUPS_OF_ANY + size / LEAST_GROUP_BYTES);
+        let (mut groups, mut fault) = (Vec::new(), None);
         let parsed = Reader::new(&self.bytes).fields(&mut |reader, field, kind| match field {
             4 => reader.each(kind, &mut |reader, kind| {
-                match self.group(reader, kind, columns)? {
+                match self.group(reader, kind, column)? {
+                    Ok(group) if group.rows == 0 => {}
                     Ok(group) if group.rows > left => {
                         fault = Some("it has more rows by its footer than so many bytes can have");
+                    }
+                    Ok(_) if groups.len() as u64 == most => {
+                        fault = Some("its rows are in too many groups: write it anew with more rows in each");
                     }
                     Ok(group) => {
                         left -= group.rows;
@@ -155,27 +163,23 @@ impl Footer {
         parsed.map_err(footer_fault)?;
         match fault {
             Some(fault) => Err(fault.into()),
+            None if !lie_apart(&groups) => Err("its footer is damaged: rows lie where others lie".into()),
             None => Ok(groups),
         }
     }
 
-    fn group(
-        &self,
-        reader: &mut Reader<'_>,
-        kind: u8,
-        columns: &[usize],
-    ) -> Parsed<Result<Group, &'static str>> {
-        let (mut rows, mut parts) = (-1, vec![None; columns.len()]);
-        let mut fault = None;
+    fn group(&self, reader: &mut Reader<'_>, kind: u8, wanted: usize) -> Parsed<Result<Group, &'static str>> {
+        let (mut rows, mut part, mut fault) = (-1, None, None);
         reader.inside(kind, &mut |reader, field, kind| match field {
             1 => {
                 let mut column = 0;
                 reader.each(kind, &mut |reader, kind| {
-                    let wanted = columns.iter().position(|wanted| *wanted == column);
                     column += 1;
-                    let Some(wanted) = wanted else { return reader.skip(kind) };
+                    if column - 1 != wanted {
+                        return reader.skip(kind);
+                    }
                     match self.part(reader, kind)? {
-                        Ok(part) => parts[wanted] = Some(part),
+                        Ok(found) => part = Some(found),
                         Err(what) => fault = Some(what),
                     }
                     Ok(())
@@ -184,10 +188,11 @@ impl Footer {
             3 => reader.integer(kind).map(|number| rows = number),
             _ => reader.skip(kind),
         })?;
-        let parts: Option<Vec<Part>> = parts.into_iter().collect();
-        Ok(match (fault, u64::try_from(rows), parts) {
+        Ok(match (fault, u64::try_from(rows), part) {
+            // Its columns may lie nowhere.
+            (_, Ok(0), _) => Ok(Group { rows: 0, part: Part::default() }),
             (Some(what), ..) => Err(what),
-            (None, Ok(rows), Some(parts)) => Ok(Group { rows, parts }),
+            (None, Ok(rows), Some(part)) => Ok(Group { rows, part }),
             _ => Err("its footer is damaged: some rows have no place"),
         })
     }
@@ -232,10 +237,10 @@ impl Footer {
     }
 
     /// The first value of a column that is there.
-    pub(super) fn first(&self, file: &File, column: usize) -> Read<Option<Vec<u8>>> {
+    pub(super) fn first(&self, file: &File, column: usize, left_bytes: &mut u64) -> Read<Option<Vec<u8>>> {
         let leaf = self.leaf(column);
-        for group in self.groups(&[column])? {
-            let mut pages = Pages::new(file, group.parts[0], leaf, group.rows);
+        for group in self.groups(column)? {
+            let mut pages = Pages::new(file, &group, leaf, left_bytes);
             while let Some(page) = pages.next()? {
                 if let Some(value) = page.bytes()?.next() {
                     return Ok(Some(value.to_vec()));
@@ -244,6 +249,13 @@ impl Footer {
         }
         Ok(None)
     }
+}
+
+/// Whether no bytes are of two groups, for each of which they would be expanded anew.
+fn lie_apart(groups: &[Group]) -> bool {
+    let mut parts: Vec<Part> = groups.iter().map(|group| group.part).collect();
+    parts.sort_unstable_by_key(|part| (part.begin, part.end));
+    parts.windows(2).all(|two| two[0].end <= two[1].begin)
 }
 
 fn footer_fault(fault: Fault) -> String {

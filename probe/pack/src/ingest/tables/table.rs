@@ -8,6 +8,7 @@ use super::spill::{Made, Spill};
 use super::{Facts, Labels, Place, Read, Row, fault, most_rows};
 use crate::error::{Doing, Result};
 use crate::record::Record;
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -16,9 +17,10 @@ use std::sync::Arc;
 
 /// Digits of a row's number in its name: as many as the largest pack needs, so that names sort as rows do.
 pub(super) const DIGITS: usize = 10;
-/// Values of one file have no more bytes together than so many times its own, and these: few bytes are not to fill a disk.
-const MOST_EXPANSION: u64 = if cfg!(fuzzing) { 1 << 4 } else { 1 << 10 };
-const BYTES_OF_ANY: u64 = if cfg!(fuzzing) { 1 << 20 } else { 1 << 30 };
+/// Values of one file have no more bytes together than so many times its own, and these, and neither have its pages once expanded: few bytes are
+/// not to fill a disk.
+const MOST_EXPANSION: u64 = if cfg!(any(fuzzing, test)) { 1 << 4 } else { 1 << 10 };
+const BYTES_OF_ANY: u64 = if cfg!(any(fuzzing, test)) { 1 << 20 } else { 1 << 30 };
 /// Of a value, by which its kind is known.
 const KNOWN_BY_BYTES: usize = 16;
 
@@ -38,8 +40,10 @@ pub(super) struct Table {
     /// The column that is packed.
     column: String,
     has_paths: bool,
-    /// Bytes of the values that were found so far.
-    found: u64,
+    /// What values that were not found yet may have together.
+    left_of_values: u64,
+    /// What pages that were not expanded yet may have together.
+    left_of_pages: u64,
 }
 
 impl Table {
@@ -53,6 +57,7 @@ impl Table {
         problem: &mut dyn FnMut(String),
     ) -> Result<Option<Table>> {
         let facts = Facts::of(&file.metadata().doing("open", &path)?);
+        let most = facts.bytes.saturating_mul(MOST_EXPANSION).saturating_add(BYTES_OF_ANY);
         let mut table = Table {
             path,
             folder,
@@ -64,7 +69,8 @@ impl Table {
             leaf: None,
             column: String::new(),
             has_paths: false,
-            found: 0,
+            left_of_values: most,
+            left_of_pages: most,
         };
         labels.unfit = 0;
         let mut begin = [0; 4];
@@ -127,43 +133,55 @@ impl Table {
         self.describe(&fields, chosen);
         Ok(self.read_groups(&file, &footer, chosen, labels).map(|()| {
             if fields[chosen.record].kind == Kind::Bytes {
-                let path = chosen.path.and_then(|path| footer.first(&file, path).ok().flatten());
                 // A fault has a sentence when the row is packed.
-                let first = footer.first(&file, chosen.record).ok().flatten().unwrap_or_default();
-                self.end_in(&ending(&first, path.as_deref()));
+                let mut first = |column| footer.first(&file, column, &mut self.left_of_pages).ok().flatten();
+                let path = chosen.path.and_then(&mut first);
+                let ending = ending(&first(chosen.record).unwrap_or_default(), path.as_deref());
+                self.end_in(&ending);
             }
         }))
     }
 
     fn read_groups(&mut self, file: &File, footer: &Footer, chosen: Chosen, labels: &mut Labels) -> Read<()> {
-        self.groups = footer.groups(&[chosen.record])?;
+        self.groups = footer.groups(chosen.record)?;
         self.leaf = Some(footer.leaf(chosen.record).clone());
         let rows = self.groups.iter().map(|group| group.rows).sum::<u64>();
         let mut found = vec![Row { place: Place::Unread, bytes: 0, label: u32::MAX }; rows as usize];
         if let Some(label) = chosen.label {
-            let (leaf, mut at) = (footer.leaf(label), 0);
-            for group in footer.groups(&[label])? {
-                let mut pages = Pages::new(file, group.parts[0], leaf, group.rows);
-                while let Some(page) = pages.next()? {
-                    let numbers: Vec<u32> = match &page.values {
-                        Values::Integers(numbers) => {
-                            numbers.iter().map(|number| labels.number(*number)).collect::<Read<_>>()?
-                        }
-                        Values::Bytes(..) => {
-                            page.bytes()?.map(|word| labels.word(word)).collect::<Read<_>>()?
-                        }
-                    };
-                    let mut numbers = numbers.into_iter();
-                    for is_there in &page.present {
-                        if *is_there {
-                            found[at].label = numbers.next().unwrap_or(u32::MAX);
-                        }
-                        at += 1;
+            self.read_labels(file, footer, label, labels, &mut found)?;
+        }
+        self.rows = found;
+        Ok(())
+    }
+
+    fn read_labels(
+        &mut self,
+        file: &File,
+        footer: &Footer,
+        column: usize,
+        labels: &mut Labels,
+        rows: &mut [Row],
+    ) -> Read<()> {
+        let (leaf, mut at) = (footer.leaf(column), 0);
+        for group in footer.groups(column)? {
+            let mut pages = Pages::new(file, &group, leaf, &mut self.left_of_pages);
+            let mut known = HashMap::new();
+            while let Some(page) = pages.next()? {
+                let numbers: Vec<u32> = match &page.values {
+                    Values::Integers(numbers) => {
+                        numbers.iter().map(|number| labels.number(*number)).collect::<Read<_>>()?
                     }
+                    Values::Bytes(..) => labels.words(&page, &mut known)?,
+                };
+                let mut numbers = numbers.into_iter();
+                for is_there in &page.present {
+                    if *is_there {
+                        rows[at].label = numbers.next().unwrap_or(u32::MAX);
+                    }
+                    at += 1;
                 }
             }
         }
-        self.rows = found;
         Ok(())
     }
 
@@ -244,8 +262,7 @@ impl Table {
         spill: &mut Spill,
     ) -> Result<Read<()>> {
         let (file, Some(leaf)) = (self.file.clone(), self.leaf.clone()) else { return Ok(Ok(())) };
-        let most = self.facts.bytes.saturating_mul(MOST_EXPANSION).saturating_add(BYTES_OF_ANY);
-        let mut pages = Pages::new(&file, group.parts[0], &leaf, group.rows);
+        let mut pages = Pages::new(&file, group, &leaf, &mut self.left_of_pages);
         let mut at = first;
         loop {
             let page = match pages.next() {
@@ -256,10 +273,11 @@ impl Table {
             let Values::Bytes(spans, held) = &page.values else {
                 return Ok(fault("it has numbers where it should have bytes"));
             };
-            self.found = self.found.saturating_add(spans.iter().map(|span| span.len() as u64).sum());
-            if self.found > most {
+            let bytes = spans.iter().map(|span| span.len() as u64).sum();
+            let Some(left) = self.left_of_values.checked_sub(bytes) else {
                 return Ok(fault("its values have more bytes than such a file can have"));
-            }
+            };
+            self.left_of_values = left;
             let place = match held.at {
                 Some(at) => Place::InFile(at),
                 None => Place::InSpill(spill.put(held, make)?),

@@ -105,12 +105,16 @@ impl<'b> Reader<'b> {
         self.fields(each)
     }
 
-    /// The elements of a list, each of the type that `each` hears.
+    /// The structs of a list.
     pub(super) fn each(&mut self, kind: u8, each: &mut dyn FnMut(&mut Self, u8) -> Parsed<()>) -> Parsed<()> {
         if kind != LIST && kind != SET {
             return Err(Fault::Malformed);
         }
         let (kind, count) = self.list()?;
+        // Truths, as all but structs, could be skipped as if they had no bytes, and so without end.
+        if count > 0 && kind != STRUCT {
+            return Err(Fault::Malformed);
+        }
         for _ in 0..count {
             each(self, kind)?;
         }
@@ -226,6 +230,24 @@ mod tests {
             let parsed = Reader::new(&bytes[..end]).fields(&mut |reader, _, kind| reader.skip(kind));
             assert_eq!(parsed, Err(Fault::Cut), "{end}");
         }
+    }
+
+    #[test]
+    fn a_list_is_gone_through_if_it_is_of_structs() {
+        // 1: a list of 100 truths without their bytes, of which each would be skipped by none.
+        let bytes = [&[0x19, 0xf1, 100][..], &[0; 200]].concat();
+        let mut heard = 0;
+        let parsed = Reader::new(&bytes).fields(&mut |reader, _, kind| {
+            reader.each(kind, &mut |reader, kind| {
+                heard += 1;
+                reader.skip(kind)
+            })
+        });
+        assert_eq!((parsed, heard), (Err(Fault::Malformed), 0));
+        // Writers give an empty list another type.
+        let parsed = Reader::new(&[0x19, 0x05, 0])
+            .fields(&mut |reader, _, kind| reader.each(kind, &mut |_, _| Err(Fault::Malformed)));
+        assert_eq!(parsed, Ok(()));
     }
 
     #[test]

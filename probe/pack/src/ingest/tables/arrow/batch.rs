@@ -32,6 +32,10 @@ impl<'m> Batch<'m> {
         if rows > most {
             return fault("it has more rows than so many bytes can have");
         }
+        // Otherwise a message of few bytes would take the work of all columns.
+        if table.list(1, 16).is_none_or(|own| own.count < nodes.len()) {
+            return fault(damaged);
+        }
         let more = table.list(4, 8).ok_or(damaged)?;
         let (mut first, mut next, mut views) = (Vec::with_capacity(nodes.len()), 0_usize, 0);
         for node in nodes {
