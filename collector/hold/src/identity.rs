@@ -1,4 +1,4 @@
-//! The holder becomes the job's user, before it looks at anything of the job's.
+//! The holder becomes the job's user, before it looks at anything of the job's; and so does what reads a Python stack.
 
 use rustix::fs::stat;
 use rustix::process::{
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 
 /// The job's root process, of which nothing but its end is heard.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub struct Job {
     pub(crate) pid: u32,
     pub(crate) ended: OwnedFd,
 }
@@ -32,7 +32,7 @@ struct User {
 ///
 /// # Errors
 /// A sentence: the process has ended, is root's or of several users, or sees other files than this one.
-pub(crate) fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Result<Job, String> {
+pub fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Result<Job, String> {
     let gone = || format!("process {pid} has ended");
     let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;

@@ -14,10 +14,10 @@ mod looks;
 mod plan;
 
 pub use figures::Figures;
+pub use identity::{Job, become_user_of};
 
 use filler::Filler;
 use folders::{Event, Folders};
-use identity::Job;
 use locked::{Headroom, Locked, Refused};
 use plan::{Name, Plan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
