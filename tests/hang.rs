@@ -121,7 +121,7 @@ impl Sleeps {
         stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap()
     }
 
-    /// What a session of root starts to read the stack of a process that is said to be `uid`'s.
+    /// What a session of root starts to read the stack of a process that should be `uid`'s.
     fn read(&self, start_ticks: u64, uid: u32) -> Output {
         let numbers =
             [u64::from(self.job.0.id()), start_ticks, u64::from(uid)].map(|number| number.to_string());
