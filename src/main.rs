@@ -16,6 +16,7 @@ mod pack;
 mod pack_change;
 mod pack_mount;
 mod pack_source;
+mod python_stack;
 mod report;
 mod run;
 mod shell;
@@ -68,6 +69,8 @@ enum Verb {
     #[command(hide = true)]
     HoldFiles(hold::Hold),
     #[command(hide = true)]
+    ReadPythonStack(python_stack::PythonStack),
+    #[command(hide = true)]
     NodeService(node::Service),
     #[command(hide = true)]
     NodeSession(node::Session),
@@ -86,7 +89,11 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     let colour = arguments.color;
-    if !matches!(arguments.verb, Verb::Collect(_) | Verb::HoldFiles(_) | Verb::NodeService(_)) {
+    let is_its_own_user = matches!(
+        arguments.verb,
+        Verb::Collect(_) | Verb::HoldFiles(_) | Verb::ReadPythonStack(_) | Verb::NodeService(_)
+    );
+    if !is_its_own_user {
         stallscope_collector::open_files_as_caller_of_sudo();
     }
     let outcome = match arguments.verb {
@@ -106,6 +113,7 @@ fn main() -> ExitCode {
         Verb::Diff(verb) => diff::main(&verb, colour),
         Verb::Node(verb) => node::main(&verb, colour),
         Verb::HoldFiles(verb) => hold::main(&verb),
+        Verb::ReadPythonStack(verb) => python_stack::main(&verb),
         Verb::NodeService(verb) => node::service(&verb),
         Verb::NodeSession(verb) => node::session(&verb),
         Verb::NodeCollect(verb) => node::collect(&verb),

@@ -1,13 +1,15 @@
-//! A job that gets no batch any more: what it waits for is named while it hangs, once.
+//! A job that gets no batch any more: what it waits for is named while it hangs, once, and where in Python.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 mod support;
 
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::{Killed, Sandbox, job, python};
+use support::node::{MIRA, PYTHON};
+use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
 #[test]
 fn a_hang_is_named_with_its_worker_and_file_and_the_job_goes_on() {
@@ -38,6 +40,14 @@ fn a_hang_is_named_with_its_worker_and_file_and_the_job_goes_on() {
     let all = printed();
     let line = all.lines().find(|line| line.contains(&sentence)).unwrap();
     assert!(line.contains("rank 0 has got no batch for ") && line.contains(": worker 1 (pid "), "{line}");
+    let is_in = "is in hanging.py:16 Hangs.__getitem__, fetch.py:";
+    while !printed().contains(is_in) {
+        assert!(begun.elapsed() < Duration::from_secs(300), "{}", printed());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let all = printed();
+    let line = all.lines().find(|line| line.contains(is_in)).unwrap();
+    assert!(line.starts_with("stallscope: rank 0: worker 1 (pid "), "{line}");
     let finding = |of: &str| {
         let found = sandbox.report(of)["diagnoses"].as_array().unwrap().clone();
         found.into_iter().find(|one| one["name"] == "hang")
@@ -45,6 +55,15 @@ fn a_hang_is_named_with_its_worker_and_file_and_the_job_goes_on() {
     // It is what everybody sees who looks at the job.
     let seen = finding("hangs").unwrap();
     assert!(seen["evidence"].as_str().unwrap().contains(&sentence), "{seen}");
+    // Within a second of that line.
+    wait_until("the finding has the stack", || finding("hangs").unwrap()["stack"].is_array());
+    let seen = finding("hangs").unwrap();
+    assert!(seen["evidence"].as_str().unwrap().contains(is_in), "{seen}");
+    let stack = seen["stack"].as_array().unwrap();
+    assert_eq!((&stack[0]["file"], &stack[0]["line"]), (&job("hanging.py").into(), &16.into()));
+    assert_eq!(stack.last().unwrap()["function"], "_worker_loop", "{seen}");
+    let redacted = text(&sandbox.run(&["report", "hangs", "--redact", "--format", "json"]).stdout);
+    assert!(redacted.contains("Hangs.__getitem__") && !redacted.contains("hanging.py"), "{redacted}");
     let screen = String::from_utf8(sandbox.run(&["report", "hangs"]).stdout).unwrap();
     assert!(screen.contains("DataLoader(timeout=SECONDS)"), "{screen}");
     assert!(seen["advice"].as_str().unwrap().contains("DataLoader(timeout="), "{seen}");
@@ -61,4 +80,89 @@ fn a_hang_is_named_with_its_worker_and_file_and_the_job_goes_on() {
     assert_eq!((notes("has got no batch for"), notes("then its training went on")), (1, 1), "{all}");
     let past = finding("hangs.stall").unwrap();
     assert!(past["finding"].as_str().unwrap().ends_with("then its training went on"), "{past}");
+}
+
+/// Whose value says who may read a process.
+const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// Stays in a function; with a word, as a process that its user may not look into (PR_SET_DUMPABLE).
+const SLEEPS: &str = r#"
+import ctypes, sys, time
+
+def load_sample():
+    open("is-there", "w").close()
+    while True:
+        time.sleep(1000)
+
+if len(sys.argv) > 1:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+load_sample()
+"#;
+
+struct Sleeps {
+    sandbox: Sandbox,
+    job: Killed,
+}
+
+impl Sleeps {
+    fn new(name: &str, uid: u32, words: &[&str]) -> Sleeps {
+        let sandbox = Sandbox::new(name);
+        sandbox.open_to_all();
+        fs::write(sandbox.path("sleeps.py"), SLEEPS).unwrap();
+        let mut command = Command::new(PYTHON);
+        command.arg("sleeps.py").args(words).current_dir(sandbox.path("")).uid(uid).gid(uid);
+        let job = Killed(command.stdin(Stdio::null()).spawn().unwrap());
+        wait_until("it is in its function", || sandbox.path("is-there").exists());
+        Sleeps { sandbox, job }
+    }
+
+    fn start_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.job.0.id())).unwrap();
+        stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap()
+    }
+
+    /// What a session of root starts to read the stack of a process that should be `uid`'s.
+    fn read(&self, start_ticks: u64, uid: u32) -> Output {
+        let numbers =
+            [u64::from(self.job.0.id()), start_ticks, u64::from(uid)].map(|number| number.to_string());
+        self.sandbox.run(&["read-python-stack", &numbers[0], &numbers[1], &numbers[2]])
+    }
+
+    /// Nothing, and no word about it.
+    fn is_refused(&self, start_ticks: u64, uid: u32) {
+        let output = self.read(start_ticks, uid);
+        let all = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(all, (Some(1), String::new(), String::new()));
+    }
+}
+
+#[test]
+fn for_root_the_stack_is_read_by_a_process_of_the_jobs_user() {
+    if !privileged("for_root_the_stack_is_read_by_a_process_of_the_jobs_user") {
+        return;
+    }
+    let job = Sleeps::new("stack", MIRA, &[]);
+    let output = job.read(job.start_ticks(), MIRA);
+    if !output.status.success() && fs::read_to_string(YAMA).is_ok_and(|scope| scope.trim() != "0") {
+        // Then nobody reads what they have not launched.
+        return;
+    }
+    let frames: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let functions: Vec<_> = frames.as_array().unwrap().iter().map(|frame| &frame["function"]).collect();
+    assert_eq!(functions, ["load_sample", "<module>"], "{frames}");
+    assert!(frames[0]["file"].as_str().unwrap().ends_with("sleeps.py"), "{frames}");
+    job.is_refused(job.start_ticks() + 1, MIRA);
+    job.is_refused(job.start_ticks(), MIRA + 1);
+}
+
+#[test]
+fn what_its_user_may_not_look_into_and_what_is_roots_is_not_read() {
+    if !privileged("what_its_user_may_not_look_into_and_what_is_roots_is_not_read") {
+        return;
+    }
+    let closed = Sleeps::new("stack-closed", MIRA, &["closed"]);
+    closed.is_refused(closed.start_ticks(), MIRA);
+    // Root could read this one, and not as its user.
+    let roots = Sleeps::new("stack-root", 0, &[]);
+    roots.is_refused(roots.start_ticks(), 0);
 }

@@ -92,3 +92,4 @@ pub use session::{View, attach, run};
 pub use signals::take_file_limits_as_errors;
 pub use sudo::{caller_uid, open_files_as_caller_of_sudo};
 pub use viewer::{Connection, ask, running_job};
+pub use watchdog::print_python_stack;

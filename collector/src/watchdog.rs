@@ -1,16 +1,20 @@
 //! Names, while it lasts, what a trainer that gets no batch any more waits for.
 //!
 //! A look costs a few reads of /proc for each process of the job, and happens only where a trainer has been silent for far
-//! longer than ever before. Its main thread has to have slept all the while: a long computation is no hang.
+//! longer than ever before. Its main thread has to have slept all the while: a long computation is no hang. Once it is named, the
+//! Python stack of the process that is held up is read, once.
 
 mod blocked;
+mod reading;
+mod stack;
 
-#[cfg(fuzzing)]
-pub(crate) use self::blocked::read_any;
+pub use self::reading::print_python_stack;
+
 use self::blocked::{Doing, doing};
+use self::reading::{Candidate, Readers, Reading, Stack};
 use crate::procfs;
 use stallscope_ledger::Silence;
-use stallscope_model::{Diagnosis, Remedy, RemedyKind};
+use stallscope_model::{Diagnosis, PythonFrame, Remedy, RemedyKind};
 use stallscope_units::duration_in_words;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -26,6 +30,12 @@ const ASLEEP: u64 = 10;
 const LOOK: Duration = Duration::from_millis(500);
 /// Processes whose state is named.
 const MAX_NAMED: usize = 4;
+/// Workers whose stack is read, one after the other, in search of the one that is in the midst of a batch.
+const MOST_READ: usize = 16;
+/// What shows the stack, to who may.
+const PY_SPY: &str = "`py-spy dump --pid";
+/// What a loader can do about it.
+const TIMEOUT: &str = "DataLoader(timeout=SECONDS) has a job end with an error that names the worker, instead of waiting without end";
 
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -35,6 +45,7 @@ pub(crate) struct Watchdog {
     suspects: BTreeMap<u32, Suspect>,
     /// The longest that is over, and how long it lasted.
     longest: Option<(u64, Diagnosis)>,
+    readers: Readers,
 }
 
 #[derive(Debug)]
@@ -53,12 +64,33 @@ struct Hang {
     /// The folder or the process to look at.
     advice: String,
     lasted_ns: u64,
+    /// Whose stack may say more, the first of interest first; until they are being read.
+    candidates: Vec<Candidate>,
+    /// Until it is over.
+    reading: Option<Reading>,
+    stack: Vec<PythonFrame>,
+}
+
+/// A process of the job.
+#[derive(Debug)]
+struct Seen {
+    name: String,
+    pid: u32,
+    doing: Doing,
+}
+
+/// What a look at the processes brings.
+#[derive(Debug)]
+struct Looked {
+    evidence: String,
+    advice: String,
+    candidates: Vec<Candidate>,
 }
 
 impl Default for Watchdog {
     fn default() -> Watchdog {
         let uid = rustix::process::getuid().as_raw();
-        Watchdog { uid, suspects: BTreeMap::new(), longest: None }
+        Watchdog { uid, suspects: BTreeMap::new(), longest: None, readers: Readers::default() }
     }
 }
 
@@ -109,7 +141,11 @@ impl Watchdog {
         let silent_ns = now_ns.saturating_sub(suspect.silence.since_ns);
         if let Some(hang) = &mut suspect.hang {
             hang.lasted_ns = silent_ns;
-            return None;
+            let reading = hang.reading.as_ref();
+            let found = reading.and_then(|reading| reading.result(now_ns));
+            let sentence = found.and_then(|found| hang.takes(found, !suspect.silence.workers.is_empty()));
+            hang.read(&self.readers, self.uid, now_ns);
+            return sentence.map(|sentence| format!("rank {}: {sentence}", suspect.silence.rank));
         }
         let watched_ns = now_ns.saturating_sub(suspect.looked_ns);
         if cpu_ns.saturating_sub(suspect.cpu_ns).saturating_mul(ASLEEP) > watched_ns {
@@ -119,9 +155,12 @@ impl Watchdog {
         if silent_ns < LEAST_NS || watched_ns < LEAST_NS / 4 {
             return None;
         }
-        let (evidence, advice) = looked_at(&suspect.silence, self.uid);
+        let Looked { evidence, advice, candidates } = looked_at(&suspect.silence, self.uid);
         let sentence = format!("{}: {evidence}", finding(&suspect.silence, silent_ns, false));
-        suspect.hang = Some(Hang { evidence, advice, lasted_ns: silent_ns });
+        let (reading, stack) = (None, Vec::new());
+        let mut hang = Hang { evidence, advice, lasted_ns: silent_ns, candidates, reading, stack };
+        hang.read(&self.readers, self.uid, now_ns);
+        suspect.hang = Some(hang);
         Some(sentence)
     }
 
@@ -151,6 +190,28 @@ impl Watchdog {
 }
 
 impl Hang {
+    /// Has the stack read, once, as soon as there is who reads it.
+    fn read(&mut self, readers: &Readers, uid: u32, now_ns: u64) {
+        if !self.candidates.is_empty() && readers.has_place() {
+            self.reading = readers.start(std::mem::take(&mut self.candidates), uid, now_ns);
+        }
+    }
+
+    /// A sentence on the stack that was read, if there was one.
+    fn takes(&mut self, found: Option<Stack>, has_workers: bool) -> Option<String> {
+        self.reading = None;
+        let Stack { name, frames } = found?;
+        let sentence = format!("{name} is in {}", stack::in_words(&frames));
+        self.evidence = format!("{}; {sentence}", self.evidence);
+        let asks_for_it = self.advice.starts_with(PY_SPY);
+        if let Some(frame) = frames.iter().find(|frame| stack::is_users(frame)).filter(|_| asks_for_it) {
+            let timeout = if has_workers { format!("; {TIMEOUT}") } else { String::new() };
+            self.advice = format!("Look at what {frame} waits for{timeout}");
+        }
+        self.stack = frames;
+        Some(sentence)
+    }
+
     fn diagnosis(&self, silence: &Silence, over: bool) -> Diagnosis {
         let remedy =
             Remedy { kind: RemedyKind::Other, sentence: self.advice.clone(), gain: None, comes_first: false };
@@ -161,6 +222,7 @@ impl Hang {
             advice: self.advice.clone(),
             // While it lasts, nothing else is to be done first.
             remedies: if over { Vec::new() } else { vec![remedy] },
+            stack: self.stack.clone(),
             ..Diagnosis::default()
         }
     }
@@ -178,7 +240,7 @@ fn finding(silence: &Silence, lasted_ns: u64, over: bool) -> String {
 }
 
 /// [`named`], by a thread of its own: where a process that hangs holds the lock of its memory, who reads that hangs too.
-fn looked_at(silence: &Silence, uid: u32) -> (String, String) {
+fn looked_at(silence: &Silence, uid: u32) -> Looked {
     let (send, receive) = mpsc::channel();
     let looked_at = silence.clone();
     let looks = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
@@ -188,34 +250,34 @@ fn looked_at(silence: &Silence, uid: u32) -> (String, String) {
     let found = looks.ok().and_then(|_| receive.recv_timeout(LOOK).ok());
     found.unwrap_or_else(|| {
         let evidence = "/proc does not tell what its processes do: something in the kernel hangs".to_owned();
-        (evidence, "Look into the kernel's log (`dmesg`) for hung tasks".to_owned())
+        let advice = "Look into the kernel's log (`dmesg`) for hung tasks".to_owned();
+        Looked { evidence, advice, candidates: Vec::new() }
     })
 }
 
 /// What the trainer and its workers do, those first that something outside of the job holds up; and what to do.
-fn named(silence: &Silence, uid: u32) -> (String, String) {
-    let seen = |pid: u32| doing(pid, uid);
-    let mut workers: Vec<(String, Doing)> = silence
-        .workers
-        .iter()
-        .filter_map(|(number, pid)| {
-            let name = number
-                .map_or_else(|| format!("process {pid}"), |number| format!("worker {number} (pid {pid})"));
-            Some((name, seen(*pid)?))
-        })
-        .collect();
-    workers.sort_by_key(|(_, doing)| !doing.is_held_up());
-    let held_up = workers.iter().filter(|(_, doing)| doing.is_held_up()).count();
-    let trainer = seen(silence.pid).map(|doing| (format!("the trainer (pid {})", silence.pid), doing));
-    let trainer_first = trainer.as_ref().is_some_and(|(_, doing)| doing.is_held_up());
+fn named(silence: &Silence, uid: u32) -> Looked {
+    let seen = |name: String, pid: u32| Some(Seen { name, pid, doing: doing(pid, uid)? });
+    let called = |number: Option<u32>, pid: u32| match number {
+        Some(number) => format!("worker {number} (pid {pid})"),
+        None => format!("process {pid}"),
+    };
+    let workers = silence.workers.iter();
+    let mut workers: Vec<Seen> =
+        workers.filter_map(|(number, pid)| seen(called(*number, *pid), *pid)).collect();
+    workers.sort_by_key(|worker| !worker.doing.is_held_up());
+    let trainer = seen(format!("the trainer (pid {})", silence.pid), silence.pid);
+    let candidates = candidates(&workers, trainer.as_ref());
+    let held_up = workers.iter().filter(|worker| worker.doing.is_held_up()).count();
+    let trainer_first = trainer.as_ref().is_some_and(|trainer| trainer.doing.is_held_up());
     let shown = if held_up > 0 { held_up } else { workers.len() };
     let more = shown.saturating_sub(MAX_NAMED);
     let workers = workers.into_iter().take(shown.min(MAX_NAMED));
-    let all: Vec<(String, Doing)> = match trainer_first {
+    let all: Vec<Seen> = match trainer_first {
         true => trainer.into_iter().chain(workers).collect(),
         false => workers.chain(trainer).collect(),
     };
-    let mut words: Vec<String> = all.iter().map(|(name, doing)| format!("{name} {}", doing.words)).collect();
+    let mut words: Vec<String> = all.iter().map(|one| format!("{} {}", one.name, one.doing.words)).collect();
     if more > 0 {
         words.push(format!("and {more} more workers"));
     }
@@ -223,14 +285,32 @@ fn named(silence: &Silence, uid: u32) -> (String, String) {
         words.push("what its processes do cannot be seen from here".to_owned());
     }
     let pid = silence.workers.first().map_or(silence.pid, |(_, pid)| *pid);
-    let advice = match all.iter().find_map(|(_, doing)| doing.at.as_deref()) {
-        Some(at) => format!(
-            "Look whether {at} still answers; DataLoader(timeout=SECONDS) has a job end with an error that names the worker, \
-             instead of waiting without end"
-        ),
-        None => format!("`py-spy dump --pid {pid}` shows the line of Python that a process is in"),
+    let advice = match all.iter().find_map(|one| one.doing.at.as_deref()) {
+        Some(at) => format!("Look whether {at} still answers; {TIMEOUT}"),
+        None => format!("{PY_SPY} {pid}` shows the line of Python that a process is in"),
     };
-    (words.join("; "), advice)
+    Looked { evidence: words.join("; "), advice, candidates }
+}
+
+/// Whose stack is of interest: of those that something outside of the job holds up the first; else of the worker that is in the
+/// midst of a batch, and where none is, of the trainer.
+fn candidates(workers: &[Seen], trainer: Option<&Seen>) -> Vec<Candidate> {
+    let candidate = |one: &Seen, in_any_case: bool| Candidate {
+        name: one.name.clone(),
+        pid: one.pid,
+        in_any_case: in_any_case || one.doing.is_held_up(),
+    };
+    let is_held_up = |one: &&Seen| one.doing.is_held_up();
+    let workers = workers.iter().map(|worker| candidate(worker, false));
+    let first = trainer.filter(is_held_up).map(|trainer| candidate(trainer, true));
+    let last = trainer.filter(|one| !is_held_up(one)).map(|trainer| candidate(trainer, true));
+    first.into_iter().chain(workers.take(MOST_READ)).chain(last).collect()
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn read_any(text: &str) {
+    blocked::read_any(text);
+    reading::read_any(text);
 }
 
 #[cfg(test)]
@@ -253,6 +333,7 @@ mod tests {
         for second in 30..100 {
             named.extend(watchdog.look(vec![silence(begun)], begun + second * SECOND));
         }
+        // It is no Python: nothing is added about a stack.
         assert_eq!(named.len(), 1, "{named:?}");
         let start = "rank 0 has got no batch for 60 seconds, and never waited longer than 1000 ms before: worker 3 (pid ";
         assert!(named[0].starts_with(start), "{named:?}");
@@ -262,6 +343,43 @@ mod tests {
         assert_eq!(ended, ["rank 0 got no batch for 99 seconds, then its training went on"]);
         assert_eq!(watchdog.finding().expect("what was").finding, ended[0]);
         assert!(watchdog.look(Vec::new(), begun + 102 * SECOND).is_empty());
+    }
+
+    #[test]
+    fn where_a_worker_is_in_python_is_a_part_of_the_evidence_and_of_what_to_do() {
+        let frame = |file: &str, line, function: &str| PythonFrame {
+            file: file.into(),
+            line,
+            function: function.into(),
+        };
+        let frames = vec![
+            frame("/usr/lib/python3.11/ssl.py", 1166, "SSLSocket.read"),
+            frame("/home/a/load.py", 31, "Pictures.__getitem__"),
+        ];
+        let hang = || Hang {
+            evidence: "worker 3 (pid 9) waits in poll".into(),
+            advice: format!("{PY_SPY} 9` shows the line of Python that a process is in"),
+            lasted_ns: 60 * SECOND,
+            candidates: Vec::new(),
+            reading: None,
+            stack: Vec::new(),
+        };
+        let is_in = "worker 3 (pid 9) is in ssl.py:1166 SSLSocket.read, load.py:31 Pictures.__getitem__";
+        let mut read = hang();
+        let sentence =
+            read.takes(Some(Stack { name: "worker 3 (pid 9)".into(), frames: frames.clone() }), true);
+        assert_eq!(sentence.as_deref(), Some(is_in));
+        let found = read.diagnosis(&silence(0), false);
+        assert_eq!(found.evidence, format!("worker 3 (pid 9) waits in poll; {is_in}"));
+        assert!(
+            found.advice.starts_with("Look at what load.py:31 Pictures.__getitem__ waits for; DataLoader("),
+            "{found:?}"
+        );
+        assert_eq!(found.stack, frames);
+        // Nothing could be read.
+        let (mut unread, before) = (hang(), hang().diagnosis(&silence(0), false));
+        assert_eq!(unread.takes(None, true), None);
+        assert_eq!(unread.diagnosis(&silence(0), false), before);
     }
 
     #[test]
@@ -289,7 +407,8 @@ mod tests {
 
     #[test]
     fn what_belongs_to_another_user_is_not_looked_into() {
-        let (evidence, _) = named(&silence(0), rustix::process::getuid().as_raw() + 1);
-        assert_eq!(evidence, "what its processes do cannot be seen from here");
+        let looked = named(&silence(0), rustix::process::getuid().as_raw() + 1);
+        assert_eq!(looked.evidence, "what its processes do cannot be seen from here");
+        assert!(looked.candidates.is_empty());
     }
 }

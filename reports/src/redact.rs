@@ -5,7 +5,7 @@ mod scrub;
 use crate::Run;
 use crate::run::name;
 use scrub::Scrubber;
-use stallscope_model::{EvidenceState, RunSummary};
+use stallscope_model::{EvidenceState, PythonFrame, RunSummary};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -56,6 +56,7 @@ fn facts_of(summary: &mut RunSummary, words: &mut Words) {
         words.hide_mount(&mut file.mount);
         words.hide("path", &mut file.path);
     }
+    summary.diagnoses.iter_mut().flat_map(|found| &mut found.stack).for_each(|frame| words.hide_frame(frame));
 }
 
 fn sentences_of(summary: &mut RunSummary, scrubber: &mut Scrubber<'_>) {
@@ -123,6 +124,15 @@ impl Words {
 
     fn hide_path(&mut self, path: &str) {
         self.word("path", path);
+    }
+
+    /// Its file, also where a sentence has the name and the line of it alone. The interpreter's own have none.
+    fn hide_frame(&mut self, frame: &mut PythonFrame) {
+        if !frame.file.starts_with("<frozen ") && frame.file != "<string>" {
+            let place = frame.place();
+            self.hide("path", &mut frame.file);
+            self.by_secret.entry(place).or_insert_with(|| frame.place());
+        }
     }
 
     /// Remembers the parts of an argument that may occur elsewhere: it, its value, its file's name. A job called after

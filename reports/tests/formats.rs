@@ -74,6 +74,10 @@ fn json_is_as_its_schema_says() {
     let curve = as_json(&Run::of_summary(support::cached()));
     schema.check(&curve).unwrap();
     assert!(!curve["cache_curve"].as_array().unwrap().is_empty());
+    let mut hung = support::cached();
+    let frame = PythonFrame { file: "load.py".into(), line: 31, function: "get".into() };
+    hung.diagnoses = vec![Diagnosis { stack: vec![frame], ..Diagnosis::default() }];
+    schema.check(&as_json(&Run::of_summary(hung))).unwrap();
     schema.check(&as_json(&Run::of_summary(RunSummary::default()))).unwrap();
     let mut wrong = document.clone();
     wrong["phases"][0]["fetch_ms"] = 1.into();
@@ -379,7 +383,8 @@ proptest! {
 }
 
 /// Words that a redacted report must not have.
-const SECRETS: [&str; 7] = ["qzhost", "qzuser", "qzscript", "qzdata", "qzfolder", "qzmount", "qzfile"];
+const SECRETS: [&str; 8] =
+    ["qzhost", "qzuser", "qzscript", "qzdata", "qzfolder", "qzmount", "qzfile", "qzmodule"];
 
 #[test]
 fn redacted_reports_tell_nothing_in_any_format() {
@@ -403,6 +408,13 @@ fn redacted_reports_tell_nothing_in_any_format() {
     summary.mounts[0].mount = "/mnt/qzmount".into();
     summary.diagnoses[0].evidence =
         "on qzhost1 most of /mnt/qzmount/qzfile/a.jpg, by qzuser (qzdata_v2.tar)".into();
+    let frame = PythonFrame {
+        file: "/home/qzuser/qzmodule.py".into(),
+        line: 31,
+        function: "Pictures.__getitem__".into(),
+    };
+    summary.diagnoses[0].evidence.push_str(&format!("; worker 1 is in {frame}"));
+    summary.diagnoses[0].stack = vec![frame];
     summary.diagnoses[0].advice = "keep '/mnt/qzdata' or qzfile/a.jpg nearer to qzhost2: 4.4 MiB/s".into();
     summary.kernel = EvidenceState::Missing("qzuser may not read /run/qzfolder".into());
     summary.probes[0] = Probe { name: "x".into(), on: false, reason: "qzhost1: /sys/qzdata".into() };
@@ -432,6 +444,8 @@ fn redacted_reports_tell_nothing_in_any_format() {
     }
     assert!(written.contains("host-1") && written.contains("host-2") && written.contains("MiB/s"));
     assert!(written.contains("job"));
+    let hidden = &run.summary.diagnoses[0];
+    assert!(hidden.evidence.ends_with(&format!("is in {}", hidden.stack[0])), "{hidden:?}");
     let mount = &run.summary.mounts[0].mount;
     assert_eq!(&run.summary.files[0].mount, mount, "the same thing has the same word");
     // Steps are read from the same files all the same.

@@ -1,4 +1,5 @@
-//! The holder goes to where the job sees its files and becomes the job's user, before it opens anything of the job's.
+//! The holder goes to where the job sees its files and becomes the job's user, before it opens anything of the job's. So does what
+//! reads a Python stack, but that it stays where it is.
 
 use rustix::fs::{Mode, OFlags, fstat, open, stat};
 use rustix::process::{
@@ -25,8 +26,18 @@ struct User {
     groups: Vec<u32>,
 }
 
+/// Which files are seen afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// Those that the job sees, as in its container.
+    OfJob,
+    /// The same as before; a job that sees others is refused.
+    Own,
+}
+
 /// What the holder is to know of its job.
-pub(crate) struct Job {
+#[derive(Debug)]
+pub struct Job {
     /// Becomes readable when it ends.
     pub(crate) ended: OwnedFd,
     /// As many bytes of its files as this process may lock.
@@ -38,7 +49,7 @@ pub(crate) struct Job {
 ///
 /// # Errors
 /// A sentence: the process has ended, is of several users, or sees files that this one may not go to.
-pub(crate) fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Result<Job, String> {
+pub fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64, files: Files) -> Result<Job, String> {
     let gone = || format!("process {pid} has ended");
     let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;
@@ -58,12 +69,17 @@ pub(crate) fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64) -> Res
     let itself = "/proc/self/fd";
     let descriptors = open(itself, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let descriptors = descriptors.map_err(|error| format!("{itself} is not there: {error}"))?;
+    if mounts.is_some() && files == Files::Own {
+        return Err("the job sees other files than this program, as in a container".into());
+    }
     if let Some(mounts) = mounts {
         move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(|error| {
             format!("the job sees other files, as in a container, and this program may not go there ({error}); with sudo it may")
         })?;
     }
-    fchdir(&descriptors).map_err(|error| format!("{itself} may not be entered: {error}"))?;
+    if files == Files::OfJob {
+        fchdir(&descriptors).map_err(|error| format!("{itself} may not be entered: {error}"))?;
+    }
     user.take(kept).map_err(|error| format!("cannot become the job's user: {error}"))?;
     set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| format!("cannot be ended with its parent: {error}"))?;
@@ -169,7 +185,7 @@ mod tests {
         let own = std::process::id();
         let ticks = start_ticks(own).expect("it has a beginning");
         assert!(mounts_of(own).is_ok_and(|mounts| mounts.is_none()));
-        assert!(become_user_of(own, ticks + 1, 0).is_err_and(|why| why.ends_with("has ended")));
-        assert!(become_user_of(4_194_303, 1, 0).is_err_and(|why| why.ends_with("has ended")));
+        assert!(become_user_of(own, ticks + 1, 0, Files::Own).is_err_and(|why| why.ends_with("has ended")));
+        assert!(become_user_of(4_194_303, 1, 0, Files::Own).is_err_and(|why| why.ends_with("has ended")));
     }
 }

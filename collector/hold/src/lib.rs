@@ -15,6 +15,7 @@ mod plan;
 #[cfg(test)]
 mod testing;
 
+pub use identity::{Files, become_user_of};
 pub use line::{hear, line};
 
 use filler::Filler;
@@ -110,7 +111,7 @@ struct Holder {
 
 impl Holder {
     fn new(order: Order) -> Result<Holder, String> {
-        let job = identity::become_user_of(order.pid, order.start_ticks, order.most_bytes)?;
+        let job = become_user_of(order.pid, order.start_ticks, order.most_bytes, Files::OfJob)?;
         // A line that nobody reads is not waited for.
         let _ = rustix::io::ioctl_fionbio(std::io::stdout(), true);
         let folders =

@@ -80,7 +80,7 @@ fn diagnosis(
     remedies: Vec<Remedy>,
 ) -> Diagnosis {
     let (name, cause) = (name.to_owned(), Some(cause));
-    Diagnosis { name, finding, evidence, cause, share, remedies, advice: String::new() }
+    Diagnosis { name, finding, evidence, cause, share, remedies, ..Diagnosis::default() }
 }
 
 /// What only people can judge.

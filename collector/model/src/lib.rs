@@ -11,6 +11,7 @@ mod held;
 mod job;
 mod main_threads;
 mod node;
+mod python_frame;
 mod remedy;
 mod summary;
 
@@ -30,6 +31,7 @@ pub use held::HeldSummary;
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
 pub use main_threads::MainThreads;
 pub use node::NodeSummary;
+pub use python_frame::PythonFrame;
 pub use remedy::{Either, Expected, Remedy, RemedyKind, WORTHWHILE};
 pub use summary::{
     CheckpointAccount, CheckpointRule, Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary,

@@ -1,6 +1,6 @@
 use crate::{
     Act, Advice, CacheSummary, Cause, Causes, Expected, FileWait, HeldSummary, HostFacts, JobFacts, Knob,
-    LoaderEpochs, MainThreads, MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
+    LoaderEpochs, MainThreads, MountWait, Phase, Probe, PythonFrame, RankFacts, Rates, Remedy, TuneMode,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -293,6 +293,9 @@ pub struct Diagnosis {
     /// What may be done, without what is expected to bring nothing and what another finding names already.
     #[serde(default)]
     pub remedies: Vec<Remedy>,
+    /// Of the process that it is about, the innermost function first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<PythonFrame>,
 }
 
 /// What the measurement itself cost.

@@ -218,7 +218,7 @@ fn kernel_stack(process: &Opened) -> Option<String> {
 }
 
 #[cfg(fuzzing)]
-pub(crate) fn read_any(text: &str) {
+pub(super) fn read_any(text: &str) {
     let _ = call_in(text);
     let _ = state_in(text);
 }
