@@ -320,7 +320,7 @@ load_sample()
         let idle = python(dir.path(), "idle.py");
         let fetches = python(dir.path(), "torch/utils/data/_utils/fetch.py");
         let trainer = python(dir.path(), "train.py");
-        [&idle, &fetches, &trainer].map(settled);
+        [&idle, &fetches, &trainer].into_iter().for_each(settled);
         let [idle, fetches] = [&idle, &fetches].map(|worker| candidate(worker, false));
         let trainer = candidate(&trainer, true);
         let shown = |all: &[&Candidate]| read(&all.iter().copied().cloned().collect::<Vec<_>>());
