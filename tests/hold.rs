@@ -272,7 +272,9 @@ fn what_cannot_be_held_is_refused_in_a_sentence_before_anything_is_recorded() {
     let sandbox = Sandbox::new("hold-refused");
     let anna = ANNA.to_string();
     let mut of_two = Command::new("setpriv");
-    let job = Killed(of_two.args(["--ruid", &anna, "--clear-groups", "cat"]).stdin(Stdio::piped()).spawn().unwrap());
+    let job = Killed(
+        of_two.args(["--ruid", &anna, "--clear-groups", "cat"]).stdin(Stdio::piped()).spawn().unwrap(),
+    );
     let pid = job.0.id().to_string();
     let comm = format!("/proc/{pid}/comm");
     wait_until("it runs", || fs::read_to_string(&comm).is_ok_and(|name| name == "cat\n"));

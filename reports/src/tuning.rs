@@ -183,8 +183,7 @@ mod tests {
             step_p95_ns: 0,
             step_max_ns: 0,
         };
-        let mut summary =
-            RunSummary { rates: vec![rates], phases: vec![training], ..RunSummary::default() };
+        let mut summary = RunSummary { rates: vec![rates], phases: vec![training], ..RunSummary::default() };
         let line = |summary: &RunSummary| {
             Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
         };

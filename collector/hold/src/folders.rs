@@ -83,7 +83,11 @@ impl Folders {
         let count = self.refused.len();
         let folders = if count == 1 { "folder is" } else { "folders are" };
         let why = match self.is_limited {
-            true => format!(": {} are watched, and {}", self.paths.len(), "half of fs.inotify.max_user_watches is the most"),
+            true => format!(
+                ": {} are watched, and {}",
+                self.paths.len(),
+                "half of fs.inotify.max_user_watches is the most"
+            ),
             false => String::new(),
         };
         (count > 0).then(|| format!("{count} {folders} not watched{why}"))

@@ -7,8 +7,8 @@ use rustix::process::{
     set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities,
-    set_keep_capabilities, set_no_new_privs,
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities, move_into_link_name_space,
+    set_capabilities, set_keep_capabilities, set_no_new_privs,
 };
 use std::fs;
 use std::io;

@@ -25,13 +25,13 @@ use locked::{Headroom, LEAST_PART, Locked, Refused};
 use plan::{Name, Plan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use stallscope_model::HeldSummary;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use stallscope_model::HeldSummary;
 use std::time::{Duration, Instant};
 
 /// How often results, and a few of the files held, are looked at.
@@ -114,8 +114,8 @@ impl Holder {
         let job = become_user_of(order.pid, order.start_ticks, order.most_bytes, Files::OfJob)?;
         // A line that nobody reads is not waited for.
         let _ = rustix::io::ioctl_fionbio(std::io::stdout(), true);
-        let folders =
-            Folders::new(DESCRIPTORS).map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
+        let folders = Folders::new(DESCRIPTORS)
+            .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
         let filler = Filler::start();
         let most_bytes = order.most_bytes.min(job.lockable_bytes);
         filler.account.target(most_bytes);
@@ -409,7 +409,8 @@ impl Holder {
     /// What limits it, for people; empty: nothing.
     fn limit(&self) -> String {
         let skipped: Vec<&str> = self.folders.skipped.iter().copied().collect();
-        let of_systems = || (!skipped.is_empty()).then(|| format!("files are not held on {}", skipped.join(", nor on ")));
+        let of_systems =
+            || (!skipped.is_empty()).then(|| format!("files are not held on {}", skipped.join(", nor on ")));
         self.locking.clone().or_else(of_systems).or_else(|| self.folders.limit()).unwrap_or_default()
     }
 }
@@ -418,7 +419,9 @@ impl Holder {
 fn locking_ends(by: &str) -> String {
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let bytes = allowed.map_or("any number of".to_owned(), |bytes| (bytes >> 20).to_string());
-    format!("this process may lock no more ({by}): {bytes} MiB; with sudo as much as --cache has, in a mapping for each file")
+    format!(
+        "this process may lock no more ({by}): {bytes} MiB; with sudo as much as --cache has, in a mapping for each file"
+    )
 }
 
 /// Of this process, from storage.

@@ -9,9 +9,7 @@ const SENTENCE: usize = 300;
 pub fn line(held: &HeldSummary) -> String {
     let HeldSummary { bytes, files, known_files, brought_bytes, .. } = held;
     let HeldSummary { changed_files, released_files, lost, limit, .. } = held;
-    format!(
-        "{bytes} {files} {known_files} {brought_bytes} {changed_files} {released_files} {lost} {limit}\n"
-    )
+    format!("{bytes} {files} {known_files} {brought_bytes} {changed_files} {released_files} {lost} {limit}\n")
 }
 
 /// Takes a line into what its session knows; one that is none changes nothing. The sentence may be anybody's.
@@ -71,7 +69,10 @@ mod tests {
         let session = HeldSummary { budget_bytes: 8, target_bytes: 7, ..HeldSummary::default() };
         let mut heard = session.clone();
         hear(&mut heard, line(&written).trim_end());
-        assert_eq!(heard, HeldSummary { budget_bytes: 8, target_bytes: 7, most_bytes: 4096, most_files: 2, ..written });
+        assert_eq!(
+            heard,
+            HeldSummary { budget_bytes: 8, target_bytes: 7, most_bytes: 4096, most_files: 2, ..written }
+        );
         let before = heard.clone();
         hear(&mut heard, "1 2 3 4 5 6");
         assert_eq!(heard, before, "half a line");

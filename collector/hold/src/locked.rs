@@ -207,7 +207,8 @@ fn give_up(file: &OwnedFd, bytes: u64, size: u64) -> Result<(), Refused> {
     let mut byte = [0];
     let mut stayed = |at| {
         // A file system that knows no such read says so.
-        preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT).is_ok_and(|read| read > 0)
+        preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT)
+            .is_ok_and(|read| read > 0)
     };
     if stayed(0) || stayed(bytes.min(size) / 2) {
         return Err(Refused::Used);
@@ -319,7 +320,8 @@ mod tests {
         write(&path, 50_000);
         let file = std::fs::File::open(&path).unwrap();
         // SAFETY: a mapping of its own, which nobody truncates.
-        let mapped = unsafe { mmap(std::ptr::null_mut(), 50_000, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let mapped =
+            unsafe { mmap(std::ptr::null_mut(), 50_000, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         let mapped = mapped.unwrap();
         // SAFETY: within it.
         (0..50_000).step_by(4096).for_each(|at| assert_eq!(unsafe { *mapped.cast::<u8>().byte_add(at) }, 7));

@@ -330,7 +330,9 @@ mod tests {
         // Passes over half of them, and a night in which the job stands still.
         let night_ms = 40_000_000;
         for at in 0..1200 {
-            (0..50).for_each(|file| plan.opened(name(file), 3000 + 1000 * at + if at > 2 { night_ms } else { 0 }));
+            (0..50).for_each(|file| {
+                plan.opened(name(file), 3000 + 1000 * at + if at > 2 { night_ms } else { 0 })
+            });
             assert!(at > 500 || plan.unused().is_empty(), "after {at} s");
         }
         let unused: HashSet<Name> = plan.unused().into_iter().collect();

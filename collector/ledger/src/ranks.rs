@@ -171,11 +171,12 @@ impl Job {
                 let waited_ns = now_ns.saturating_sub(oldest_ns);
                 let patient = waited_ns < begun_ns;
                 let greets = absent && aligned.settled == 0 && waited_ns < patience_ns;
-                let awaited = has_live && self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
-                    _ if member.ended => false,
-                    Some(queue) => queue.runs.is_empty(),
-                    None => patient,
-                });
+                let awaited = has_live
+                    && self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
+                        _ if member.ended => false,
+                        Some(queue) => queue.runs.is_empty(),
+                        None => patient,
+                    });
                 let most = if awaited || greets { ahead } else { u64::MAX };
                 if most == 0 {
                     break;

@@ -30,9 +30,9 @@ pub fn reread(epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> 
         .collect();
     // Ranks elsewhere read a part of each epoch too.
     let all = ranks.iter().map(|rank| u64::from(rank.facts.world_size)).max().unwrap_or(1).max(1);
-    let found = loaders.into_iter().filter(|(loader, mine)| {
-        mine.iter().all(|of| has_length.contains(&(of.rank, *loader)))
-    });
+    let found = loaders
+        .into_iter()
+        .filter(|(loader, mine)| mine.iter().all(|of| has_length.contains(&(of.rank, *loader))));
     found.filter_map(|(loader, mine)| of_loader(loader, &mine, all)).max_by_key(|found| found.bytes)
 }
 

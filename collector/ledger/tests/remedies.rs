@@ -257,6 +257,21 @@ fn what_others_hold_is_named_beside_what_the_job_itself_uses() {
     }
 }
 
+/// A public script's workers had three times the trainer's part of the one CPU that others held, too: batches that took less of it
+/// made it nearly three times as fast.
+#[test]
+fn of_a_crowded_job_whose_data_keeps_up_batches_may_still_take_less_cpu() {
+    let advice = |own: &[(u64, Does)]| {
+        let stage = job(8, 2, own, &[(1, Does::Cpu)]);
+        let diagnoses = stage.ledger.summary_with(&[], &[]).diagnoses;
+        diagnoses.into_iter().find(|found| found.name == "no-data-stall").map(|found| found.advice)
+    };
+    let crowded = advice(&[(29, Does::Cpu), (70, Does::Runnable)]).unwrap();
+    assert!(crowded.contains("making them with less CPU would"), "{crowded}");
+    let alone = advice(&[(99, Does::Cpu)]).unwrap();
+    assert_eq!(alone, "A faster loader would not make this job faster");
+}
+
 #[test]
 fn a_trainer_short_of_cpu_is_advised_what_it_can_still_do() {
     let stage = job(2, 2, &[(30, Does::Cpu), (40, Does::Runnable)], &[(20, Does::Cpu)]);

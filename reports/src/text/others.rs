@@ -90,10 +90,12 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
     let whose = if heading == "Processes" { "their main threads' load" } else { "their load" };
     page.heading(heading, &format!("{whose}, {load}"));
     let label = rows.iter().map(|(label, _)| label.width()).max().unwrap_or(0);
-    let wide = page.style.columns() >= label + 58;
-    let heading = match wide {
-        true => "  reading   on CPU  no CPU    idle   batches    read",
-        false => "  reading  on CPU    idle",
+    let columns = page.style.columns().saturating_sub(label);
+    let wide = columns >= 58;
+    let heading = match columns {
+        58.. => "  reading   on CPU  no CPU    idle   batches    read",
+        35.. => "  reading  on CPU  no CPU    idle",
+        _ => "  reading  on CPU    idle",
     };
     page.line(Line::default().dim(format!("  {}{heading}", left("", label))));
     for (name, load) in &rows {
@@ -108,7 +110,10 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
                 right(&load.batches.map_or("unknown".to_owned(), units::count), 10),
                 right(&units::bytes(load.read_bytes), 8)
             ),
-            false => format!("{}{}{}", part(load.fetch_ns, 9), part(load.cpu_ns, 8), part(load.idle_ns, 8)),
+            false => {
+                let no_cpu = if columns >= 35 { part(load.runnable_ns, 8) } else { String::new() };
+                format!("{}{}{no_cpu}{}", part(load.fetch_ns, 9), part(load.cpu_ns, 8), part(load.idle_ns, 8))
+            }
         };
         page.line(Line::new(format!("  {}{figures}", left(name, label))));
     }
@@ -137,7 +142,7 @@ fn added_up(rank: &RankSummary) -> Vec<(String, WorkerLoad)> {
         let at_once = loader.and_then(|loader| workers.get(&loader).copied()).filter(|workers| *workers > 0);
         let count = units::counted(listed.min(at_once.unwrap_or(listed)), "worker");
         let label =
-            loader.map_or(format!("{count} of no loader"), |loader| format!("loader {loader}, {count}"));
+            loader.map_or(format!("{count} without a batch"), |loader| format!("loader {loader}, {count}"));
         (label, total)
     };
     loaders.into_iter().map(named).collect()

@@ -32,7 +32,7 @@ pub(super) fn of_main_thread(figures: &Figures<'_>, share: f64) -> Diagnosis {
     diagnosis("preempted-trainer", Cause::Preempted, 0.0, finding, String::new(), remedies)
 }
 
-fn is_short(figures: &Figures<'_>) -> bool {
+pub(super) fn is_short(figures: &Figures<'_>) -> bool {
     let main = &figures.main_threads;
     let share = match figures.total.steps {
         0 => main.runnable_ns as f64 / main.wall_ns.max(1) as f64,
@@ -51,11 +51,6 @@ fn uses(figures: &Figures<'_>, part: f64) -> bool {
     cpus > 0.0 && figures.own_cores.is_some_and(|cores| cores >= part * cpus)
 }
 
-/// Short of CPU, and for the most part because of its own processes.
-pub(super) fn is_in_its_own_way(figures: &Figures<'_>) -> bool {
-    is_short(figures) && uses_them_up(figures)
-}
-
 pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     if !is_short(figures) {
         return vec![if_judged(MoreCores), if_judged(FewerWorkers)];
@@ -68,7 +63,8 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         }
         remedies
     } else {
-        let mut remedies = vec![remedy(MoreCores, "Give the job CPUs of its own"), if_judged(FewerWorkers)];
+        let own = remedy(MoreCores, "Give the job CPUs of its own");
+        let mut remedies = vec![own, if_judged(FewerWorkers), if_judged(CheaperSamples)];
         remedies.extend(other(without_the_others(figures)));
         remedies
     };
@@ -90,9 +86,8 @@ fn without_the_others(figures: &Figures<'_>) -> String {
         None => "where its own processes do not use them up, ".to_owned(),
     };
     format!(
-        "Stop or move what else runs on its CPUs: {uses}other processes hold the rest, or a limit of its cgroup or affinity \
-         keeps it from them. How much that brings is not estimated: it can be more than twice as many CPUs \
-         would bring, above all where the trainer's threads wait for one another"
+        "Stop or move what else runs on its CPUs: {uses}other processes hold the rest, or a limit of its cgroup keeps it \
+         from them. How much that brings is not estimated: where the trainer's threads wait for one another it can be much"
     )
 }
 
