@@ -51,7 +51,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
     /// Tune the job from its start: observe (watch only), advise (recommend changes) or act (make one change at a time
-    /// and keep proven gains; with --memory also a cache, which begins small). See `stallscope tune --help`
+    /// and keep proven gains; with --memory also a cache, which begins small). Random augmentation in workers is
+    /// another one once their number has changed. See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
     tune: Option<Tune>,
     /// Keep the files of the data set that the job trains on in so much memory (8GiB, 500MB), under torch's own loader; not

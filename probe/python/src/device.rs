@@ -1,6 +1,6 @@
 //! The device's side of a wait; Python does the work, because it holds the events.
 
-use pyo3::exceptions::PyException;
+use crate::guard::is_the_jobs;
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ fn watcher(py: Python<'_>) -> Option<Py<PyAny>> {
 /// Without a device that works there is nobody to tell; what is no `Exception` is the job's.
 fn settle(py: Python<'_>, result: PyResult<Py<PyAny>>) -> PyResult<()> {
     let Err(error) = result else { return Ok(()) };
-    if !error.is_instance_of::<PyException>(py) {
+    if is_the_jobs(py, &error) {
         return Err(error);
     }
     watch_device(None);

@@ -3,6 +3,8 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -60,6 +62,48 @@ def test_a_forked_child_ends_by_the_signal(tmp_path):
         one.close()
     signal.signal(NUMBER, before)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == NUMBER
+
+
+LOOP = """
+import sys, time
+import torch
+import stallscope
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=4, num_workers=2)
+    state = {"steps": 0}
+    with stallscope.Checkpointer(sys.argv[1], state=state, every=10**6, signals=("SIGINT", "SIGUSR1")) as checkpointer:
+        for batch in loader:
+            state["steps"] += 1
+            print("step", flush=True)
+            checkpointer.step()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_to_the_whole_group_leaves_the_workers_for_the_last_checkpoint(tmp_path, number):
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP)
+    folder = tmp_path / "saved"
+    # What pytest runs under may ignore Ctrl-C.
+    reset = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    job = subprocess.Popen(
+        [sys.executable, script, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **reset
+    )
+    assert [job.stdout.readline() for _ in range(2)] == ["step\n"] * 2
+    os.killpg(job.pid, number)
+    _, said = job.communicate(timeout=200)
+    assert job.returncode == -number, said
+    assert "worker" not in said
+    assert [name for name in os.listdir(folder) if name.startswith("step-")], said
 
 
 class _Late(Exception):

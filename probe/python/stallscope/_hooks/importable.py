@@ -9,7 +9,7 @@ import sys
 from importlib.machinery import PathFinder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-NOT_FOUND = "the script has changed PYTHONPATH, so that processes which are not forked from it do not find stallscope (install it beside torch)"
+NOT_FOUND = "the script has changed PYTHONPATH or Python's flags leave it out, so that processes which are not forked from it do not find stallscope (install it beside torch)"
 
 
 def by_workers(start_method):
@@ -18,6 +18,9 @@ def by_workers(start_method):
 
 
 def _by_the_launchers_path():
+    # They have this interpreter's flags, under which it is not looked at, or nothing of it imported.
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        return False
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return "STALLSCOPE_SOCKET" in os.environ and os.path.join(_PACKAGE, "_inject") in map(os.path.realpath, filter(None, entries))
 

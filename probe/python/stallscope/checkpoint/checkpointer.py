@@ -332,6 +332,9 @@ class Checkpointer:
         if self._closed or os.getpid() != self._pid:
             return
         if self._termination.asked:
+            # A save that is under way may be the one to go on from.
+            self._wait()
+            self._hear()
             came = f"{self._termination.name} came and no step ended after it"
             say(f"{came}: there is no last checkpoint, {self._newest()}")
         self._finish()

@@ -8,6 +8,7 @@ import typing
 import torch
 
 from stallscope import _native
+from stallscope._hooks.knobs import raised_by_signal
 
 from .dtensors import Box, Saved, are_cells
 from .errors import CheckpointError
@@ -208,7 +209,9 @@ def latest(folder):
             return None
         part = Part(named(folder, name), 0)
         return Latest(name, part.reading.world, list(part.encoded["objects"]), part.shapes())
-    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+    except (OSError, ValueError, KeyError, TypeError, CheckpointError) as error:
+        if raised_by_signal(error):
+            raise
         # restore() says what is wrong with it.
         return None
 

@@ -64,6 +64,8 @@ class Restoring:
             try:
                 _random.restore(self._mine["random"])
             except Exception as error:
+                if raised_by_signal(error):
+                    raise
                 raise CheckpointError(f"the checkpoint's random generators cannot be set here: {error}") from error
         if self.job.loader is not None and "loader" in self._mine:
             with self._refused():
@@ -71,10 +73,16 @@ class Restoring:
 
     def take_back(self):
         """Everything is as it was before prepare()."""
+        by_signal = None
         for one in reversed(self._undo):
-            # What refuses its own state of a moment ago can't be helped.
-            with contextlib.suppress(Exception):
+            try:
                 one()
+            except Exception as error:
+                # What refuses its own state of a moment ago can't be helped; what a signal's handler raises arrives when all is done.
+                if raised_by_signal(error):
+                    by_signal = error
+        if by_signal is not None:
+            raise by_signal
 
     def finish(self):
         """Reads tensors into their places. CheckpointError where the disk fails now: then part of them is set. The epoch."""

@@ -7,6 +7,7 @@ on to the handler before. Where no step comes in time, a thread says so and lets
 import ctypes
 import os
 import signal
+import sys
 import threading
 
 from stallscope import _notices
@@ -98,8 +99,23 @@ class Termination:
                 signal.signal(number, previous)
 
     def _forked(self):
-        if self.previous:
+        watched = self.previous
+        if watched:
             self._give_back()
+        for number, previous in watched.items():
+            # By SIGTERM torch's own handler ends a worker, with or without us.
+            if number != signal.SIGTERM and previous in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, self._came_in_child)
+
+    def _came_in_child(self, number, frame):
+        """A worker of a loader lives on for the last checkpoint, as with any handler of the script's that it inherits: a signal to the
+        whole group, as Ctrl-C is, would end it, and training with it. Any other child ends as without us."""
+        torch_data = sys.modules.get("torch.utils.data")
+        is_worker = torch_data is not None and torch_data.get_worker_info() is not None
+        if is_worker and os.getppid() == self.pid:
+            return
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        _let_through(default, number, frame)
 
 
 def _let_through(previous, number, frame):

@@ -229,8 +229,8 @@ class Reader:
         except CheckpointError:
             raise
         except Exception as error:
-            if self.trust:
-                # It may come from a class of the user's.
+            # It may come from a class of the user's, or from a signal's handler.
+            if self.trust or raised_by_signal(error):
                 raise
             what = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise CheckpointError(f"the checkpoint's state is none that stallscope saves ({what})") from error

@@ -3,6 +3,7 @@
 import sys
 
 from stallscope import _native, _pool, _runtime
+from stallscope._hooks.knobs import raised_by_signal
 
 from . import own_children
 
@@ -22,4 +23,6 @@ def space(key, samples, capacity_bytes, policy):
         with own_children.unheard():
             return make(_runtime.folder(), _pool.command(), key, samples, capacity_bytes, policy)
     except (OSError, ValueError, RuntimeError) as error:
+        if raised_by_signal(error):
+            raise
         raise NoPool(f"{error}") from None

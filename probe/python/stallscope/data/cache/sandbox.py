@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 import torch
 
 from stallscope import _native, _random
+from stallscope._hooks.knobs import raised_by_signal
 
 from . import own_children
 from .equality import alike
@@ -114,6 +115,8 @@ def _in_child(trial, dataset, more, cut_off):
     except OSError as error:
         os.close(reading)
         os.close(writing)
+        if raised_by_signal(error):
+            raise
         return {"why": f"no process can be started to try it ({error})"}
     if child == 0:
         _as_child(trial, dataset, more, writing, cut_off)

@@ -99,7 +99,9 @@ class Store:
             self.ahead = manager.Ahead(
                 self.dataset, found.samples, found.in_parts, self.looks, self.space, self.staging, self.tally, fetchers
             )
-        except (pool.NoPool, OSError, ValueError):
+        except (pool.NoPool, OSError, ValueError) as error:
+            if raised_by_signal(error):
+                raise
             # The workers read by themselves.
             return kept
         return KeptAhead(self.form.over(self.space), self.tally, policy, self.staging, self.ahead.shared)

@@ -1,0 +1,72 @@
+"""What a signal's handler raises arrives, wherever of ours it runs."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from collector import PACKAGE
+
+from stallscope import _native  # noqa: E402
+from stallscope.checkpoint.errors import CheckpointError
+from stallscope.checkpoint.tree import Reader
+from stallscope.data.cache import pool
+
+pytestmark = pytest.mark.own_python
+
+NUMBER = signal.SIGUSR2
+
+
+class _Late(TimeoutError):
+    pass
+
+
+@pytest.fixture
+def late():
+    """Sends the signal whose handler raises."""
+
+    def handler(number, frame):
+        raise _Late
+
+    before = signal.signal(NUMBER, handler)
+
+    def comes(*_):
+        os.kill(os.getpid(), NUMBER)
+        return {}
+
+    yield comes
+    signal.signal(NUMBER, before)
+
+
+def test_while_the_pool_starts(late, monkeypatch):
+    monkeypatch.setattr(_native, "Space", late)
+    with pytest.raises(_Late):
+        pool.space("a", 1, 1 << 20, "minio")
+
+
+def test_while_a_state_is_read(late, monkeypatch):
+    reader = Reader({}, trust=False)
+    monkeypatch.setattr(reader, "_decode", late)
+    with pytest.raises(_Late):
+        reader.decode({})
+    monkeypatch.setattr(reader, "_decode", lambda _: 1 / 0)
+    with pytest.raises(CheckpointError):
+        reader.decode({})
+
+
+@pytest.mark.parametrize("flag, found", [("-S", False), ("-s", True)])
+def test_workers_of_an_interpreter_that_does_not_look_for_us_do_not_find_us(flag, found):
+    code = (
+        "import importlib.util, sys\n"
+        "spec = importlib.util.spec_from_file_location('importable', sys.argv[1])\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "print(module.by_workers('spawn'))\n"
+    )
+    package = Path(PACKAGE) / "stallscope"
+    env = {"PYTHONPATH": str(package / "_inject"), "STALLSCOPE_SOCKET": "/nonexistent"}
+    command = [sys.executable, flag, "-c", code, package / "_hooks" / "importable.py"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{found}\n"
