@@ -6,7 +6,7 @@ mod straggler;
 mod unexplained;
 
 use self::own_reading::{of_loop, of_main_thread};
-use self::short_of_cpu::{is_short, short_of_cpu};
+use self::short_of_cpu::{batches_take_what_is_short, short_of_cpu};
 use self::straggler::straggler_rank;
 pub(crate) use self::straggler::{straggler, straggles};
 use self::unexplained::unexplained;
@@ -406,7 +406,7 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
         advice: if !unless.is_empty() {
             "Where these threads make the batches, make them in worker processes (a DataLoader with workers), or with less \
              work; else a faster loader would not make this job faster"
-        } else if is_short(figures) && workers(figures).any(|load| load.cpu_ns > 0) {
+        } else if batches_take_what_is_short(figures) {
             "Making batches sooner would not make this job faster; making them with less CPU would, as training runs on the same CPUs"
         } else {
             "A faster loader would not make this job faster"

@@ -196,7 +196,7 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
 /// Workers that decode on the trainer's own core keep up, and yet take from it what it lacks.
 #[test]
 fn a_loader_that_takes_the_trainers_cpu_is_not_called_free() {
-    let data_keeps_up = |decoding: Does| {
+    let data_keeps_up = |own_ms: u64, decoding: Does| {
         let mut stage =
             Stage { ledger: Ledger::new(Config { cpus: 1, ..Config::default() }), ..Stage::empty() };
         stage.ledger.root(TRAINER, 0);
@@ -205,7 +205,8 @@ fn a_loader_that_takes_the_trainers_cpu_is_not_called_free() {
         stage.ledger.loader(TRAINER, LoaderFacts { workers: 2, ..Default::default() });
         for step in 0..30 {
             let at = 1000 + 100 * step;
-            stage.does(TRAINER, at, &[(55, Does::Cpu), (42, Does::Runnable), (3, Does::In(Blocked::Pipe))]);
+            let own = [(own_ms, Does::Cpu), (97 - own_ms, Does::Runnable), (3, Does::In(Blocked::Pipe))];
+            stage.does(TRAINER, at, &own);
             stage.does(WORKER, at, &[(55, Does::In(Blocked::Pipe)), (42, decoding), (3, Does::Cpu)]);
             stage.batch(WORKER, at + 55, at + 100, step);
             stage.wait(at + 97, at + 100, step);
@@ -223,10 +224,14 @@ fn a_loader_that_takes_the_trainers_cpu_is_not_called_free() {
         };
         (advice("no-data-stall"), advice("preempted-trainer"))
     };
-    let (keeps_up, short) = data_keeps_up(Does::Cpu);
-    assert!(keeps_up.contains("with less CPU would"), "{keeps_up}");
-    assert!(short.contains("Halve the CPU time of a sample: ") && short.contains("+30%"), "{short}");
-    let (keeps_up, short) = data_keeps_up(Does::Runnable);
+    // In the second case others hold what the job does not use: of a public script whose workers had three times the trainer's part,
+    // cheaper batches made it nearly three times as fast.
+    for own_ms in [55, 15] {
+        let (keeps_up, short) = data_keeps_up(own_ms, Does::Cpu);
+        assert!(keeps_up.contains("with less CPU would"), "{keeps_up}");
+        assert!(short.contains("Halve the CPU time of a sample: ") && short.contains("+30%"), "{short}");
+    }
+    let (keeps_up, short) = data_keeps_up(55, Does::Runnable);
     assert!(keeps_up.starts_with("A faster loader would not"), "{keeps_up}");
     assert!(!short.contains("Halve"), "others hold the CPU: {short}");
 }
@@ -255,21 +260,6 @@ fn what_others_hold_is_named_beside_what_the_job_itself_uses() {
         let own = advice.contains("its own processes use those that are here");
         assert_eq!(own, others_ms < 20, "{advice}");
     }
-}
-
-/// A public script's workers had three times the trainer's part of the one CPU that others held, too: batches that took less of it
-/// made it nearly three times as fast.
-#[test]
-fn of_a_crowded_job_whose_data_keeps_up_batches_may_still_take_less_cpu() {
-    let advice = |own: &[(u64, Does)]| {
-        let stage = job(8, 2, own, &[(1, Does::Cpu)]);
-        let diagnoses = stage.ledger.summary_with(&[], &[]).diagnoses;
-        diagnoses.into_iter().find(|found| found.name == "no-data-stall").map(|found| found.advice)
-    };
-    let crowded = advice(&[(29, Does::Cpu), (70, Does::Runnable)]).unwrap();
-    assert!(crowded.contains("making them with less CPU would"), "{crowded}");
-    let alone = advice(&[(99, Does::Cpu)]).unwrap();
-    assert_eq!(alone, "A faster loader would not make this job faster");
 }
 
 #[test]

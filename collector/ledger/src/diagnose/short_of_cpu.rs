@@ -3,7 +3,7 @@
 //! The model of the job knows what twice the CPUs would bring, and nothing of what the others' end would, nor of threads that
 //! wait for one another by spinning: each remedy says of itself what is known of it.
 
-use super::{diagnosis, loaders, other, worker_setting};
+use super::{diagnosis, loaders, other, worker_setting, workers};
 use crate::consult::{if_judged, remedy};
 use crate::summary::Figures;
 use stallscope_model::RemedyKind::{CheaperSamples, FewerWorkers, MoreCores, Other};
@@ -32,7 +32,7 @@ pub(super) fn of_main_thread(figures: &Figures<'_>, share: f64) -> Diagnosis {
     diagnosis("preempted-trainer", Cause::Preempted, 0.0, finding, String::new(), remedies)
 }
 
-pub(super) fn is_short(figures: &Figures<'_>) -> bool {
+fn is_short(figures: &Figures<'_>) -> bool {
     let main = &figures.main_threads;
     let share = match figures.total.steps {
         0 => main.runnable_ns as f64 / main.wall_ns.max(1) as f64,
@@ -51,6 +51,14 @@ fn uses(figures: &Figures<'_>, part: f64) -> bool {
     cpus > 0.0 && figures.own_cores.is_some_and(|cores| cores >= part * cpus)
 }
 
+/// Whether those who make batches use CPU time that training lacks: that of the job's own CPUs, or as much as half of what training
+/// itself gets of those that others hold, too.
+pub(super) fn batches_take_what_is_short(figures: &Figures<'_>) -> bool {
+    let made_ns = workers(figures).map(|load| load.cpu_ns).fold(0, u64::saturating_add);
+    let trained_ns = figures.total.causes[Cause::Compute].saturating_mul(figures.ranks.len().max(1) as u64);
+    is_short(figures) && made_ns > 0 && (uses_them_up(figures) || made_ns >= trained_ns / 2)
+}
+
 pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     if !is_short(figures) {
         return vec![if_judged(MoreCores), if_judged(FewerWorkers)];
@@ -64,7 +72,8 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         remedies
     } else {
         let own = remedy(MoreCores, "Give the job CPUs of its own");
-        let mut remedies = vec![own, if_judged(FewerWorkers), if_judged(CheaperSamples)];
+        let mut remedies = vec![own, if_judged(FewerWorkers)];
+        remedies.extend(batches_take_what_is_short(figures).then(|| if_judged(CheaperSamples)));
         remedies.extend(other(without_the_others(figures)));
         remedies
     };
