@@ -45,6 +45,9 @@ pub(super) fn held(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'s
         facts.insert(2, held.limit.clone());
     }
     let columns = width.saturating_sub(NAME);
+    while facts.len() > 1 && facts.join(theme.dot()).width() > columns {
+        facts.pop();
+    }
     Some(Line::from(vec![ink("held   ", theme.dim()), plain(clip(&facts.join(theme.dot()), columns, theme))]))
 }
 

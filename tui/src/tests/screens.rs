@@ -101,7 +101,7 @@ fn what_is_held_of_a_jobs_files_is_shown() {
     let mut app = opened(&sample::held(dir.path()));
     press(&mut app, "2");
     for (width, seen) in [
-        (40, "\nheld   6.0 of 8.0 GiB · 61,000 files · 9"),
+        (40, "\nheld   6.0 of 8.0 GiB · 61,000 files\n"),
         (100, "\nheld   6.0 of 8.0 GiB · 61,000 files · 90,000 seen · 7.5 GB read for it\n"),
     ] {
         let (text, _) = screen(&app, &PLAIN, width, 24);
