@@ -237,7 +237,7 @@ fn a_holder_ends_with_its_job() {
     assert!(job.job.0.wait().unwrap().success());
     wait_until("its locks are gone", || locked_bytes(holder) == 0);
     assert!(attach.0.wait().unwrap().success());
-    assert!(!Path::new(&format!("/proc/{holder}")).exists());
+    wait_until("the holder is gone", || !Path::new(&format!("/proc/{holder}")).exists());
 }
 
 #[test]
