@@ -100,10 +100,10 @@ def test_a_signal_to_the_whole_group_leaves_the_workers_for_the_last_checkpoint(
     )
     assert [job.stdout.readline() for _ in range(2)] == ["step\n"] * 2
     os.killpg(job.pid, number)
-    _, said = job.communicate(timeout=200)
-    assert job.returncode == -number, said
-    assert "worker" not in said
-    assert [name for name in os.listdir(folder) if name.startswith("step-")], said
+    _, printed = job.communicate(timeout=200)
+    assert job.returncode == -number, printed
+    assert "worker" not in printed
+    assert [name for name in os.listdir(folder) if name.startswith("step-")], printed
 
 
 class _Late(Exception):
