@@ -127,6 +127,21 @@ mod tests {
     use super::*;
     use stallscope_model::{CacheSummary, Estimate, PhaseSummary};
 
+    fn training(loader: u16, steps: u64) -> PhaseSummary {
+        PhaseSummary {
+            phase: Phase::Training,
+            loader: Some(loader),
+            steps,
+            samples: 0,
+            wall_ns: 0,
+            causes: Causes::default(),
+            hidden_ns: None,
+            step_p50_ns: 0,
+            step_p95_ns: 0,
+            step_max_ns: 0,
+        }
+    }
+
     #[test]
     fn the_rate_from_memory_is_shown_for_jobs_with_a_cache_alone() {
         let known = |value| Some(Estimate { value, low: value, high: value });
@@ -145,25 +160,13 @@ mod tests {
     fn the_rates_of_one_of_several_loaders_are_named_after_it() {
         let known = |value| Some(Estimate { value, low: value, high: value });
         let rates = Rates { loader: 1, actual: known(30.0), compute: known(32.0), ..Rates::default() };
-        let training = |loader| PhaseSummary {
-            phase: Phase::Training,
-            loader,
-            steps: 9,
-            samples: 72,
-            wall_ns: 0,
-            causes: Causes::default(),
-            hidden_ns: None,
-            step_p50_ns: 0,
-            step_p95_ns: 0,
-            step_max_ns: 0,
-        };
         let mut summary =
-            RunSummary { rates: vec![rates], phases: vec![training(Some(1))], ..RunSummary::default() };
+            RunSummary { rates: vec![rates], phases: vec![training(1, 9)], ..RunSummary::default() };
         let line = |summary: &RunSummary| {
             Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
         };
         assert!(line(&summary).starts_with("30 samples/s reached"), "{}", line(&summary));
-        summary.phases.push(training(Some(0)));
+        summary.phases.push(training(0, 9));
         assert!(line(&summary).starts_with("loader 1: 30 samples/s reached"), "{}", line(&summary));
     }
 
@@ -171,19 +174,7 @@ mod tests {
     fn rates_of_a_part_of_the_run_name_it() {
         let known = |value| Some(Estimate { value, low: value, high: value });
         let rates = Rates { steps: 1024, compute: known(32.0), ..Rates::default() };
-        let training = PhaseSummary {
-            phase: Phase::Training,
-            loader: Some(0),
-            steps: 1030,
-            samples: 0,
-            wall_ns: 0,
-            causes: Causes::default(),
-            hidden_ns: None,
-            step_p50_ns: 0,
-            step_p95_ns: 0,
-            step_max_ns: 0,
-        };
-        let mut summary = RunSummary { rates: vec![rates], phases: vec![training], ..RunSummary::default() };
+        let mut summary = RunSummary { rates: vec![rates], phases: vec![training(0, 1030)], ..RunSummary::default() };
         let line = |summary: &RunSummary| {
             Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
         };

@@ -70,3 +70,22 @@ def test_workers_of_an_interpreter_that_does_not_look_for_us_do_not_find_us(flag
     command = [sys.executable, flag, "-c", code, package / "_hooks" / "importable.py"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout == f"{found}\n"
+
+
+def test_within_python_that_the_native_part_calls():
+    code = (
+        "import os, signal\n"
+        "from stallscope import _native\n"
+        "def late(number, frame):\n"
+        "    raise TimeoutError('late')\n"
+        "signal.signal(signal.SIGUSR2, late)\n"
+        "_native.watch_steps(lambda: os.kill(os.getpid(), signal.SIGUSR2))\n"
+        "try:\n"
+        "    _native.script_stepped()\n"
+        "except TimeoutError as error:\n"
+        "    print(error)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    ours = code.replace("os.kill(os.getpid(), signal.SIGUSR2)", "1 / 0").replace("except TimeoutError", "except ZeroDivisionError")
+    printed = [subprocess.run([sys.executable, "-c", one], env=env, capture_output=True, text=True, check=True).stdout for one in (code, ours)]
+    assert printed == ["late\n", ""]
