@@ -174,7 +174,8 @@ mod tests {
     fn rates_of_a_part_of_the_run_name_it() {
         let known = |value| Some(Estimate { value, low: value, high: value });
         let rates = Rates { steps: 1024, compute: known(32.0), ..Rates::default() };
-        let mut summary = RunSummary { rates: vec![rates], phases: vec![training(0, 1030)], ..RunSummary::default() };
+        let mut summary =
+            RunSummary { rates: vec![rates], phases: vec![training(0, 1030)], ..RunSummary::default() };
         let line = |summary: &RunSummary| {
             Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
         };
