@@ -78,6 +78,10 @@ impl Shuffled {
         let mut command = group.around(&command);
         command.stdin(Stdio::null()).stdout(File::create(sandbox.path("epochs")).unwrap());
         let job = Killed(command.spawn().unwrap());
+        // Before that it is setpriv or unshare, and root's.
+        wait_until("it is Python", || {
+            fs::read_to_string(format!("/proc/{}/comm", job.0.id())).is_ok_and(|name| name.starts_with("python"))
+        });
         Some(Shuffled { sandbox, _group: group, job, data })
     }
 

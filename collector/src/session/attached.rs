@@ -27,7 +27,6 @@ pub(super) async fn attach_here(options: AttachOptions, view: &mut dyn View) -> 
     let taken_over = dir.is_some();
     let pid = card.as_ref().map_or(pid, |card| card.pid);
     let gone = || anyhow::anyhow!("there is no process {pid}; `stallscope ls` lists jobs");
-    let owner = std::fs::metadata(format!("/proc/{pid}")).map_err(|_| gone())?.uid();
     let raw = rustix::process::Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let pidfd =
         rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK).map_err(|_| gone())?;
@@ -42,6 +41,8 @@ pub(super) async fn attach_here(options: AttachOptions, view: &mut dyn View) -> 
             return Ok(());
         }
     };
+    // By now a job that was just launched by sudo or setpriv is its user's.
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map_err(|_| gone())?.uid();
     // Before anything is recorded: who asked for it would rather know now.
     let holding = options.cache_bytes.map(|bytes| Holding::start(pid, owner, bytes)).transpose()?;
     if has_ended(&pidfd) {

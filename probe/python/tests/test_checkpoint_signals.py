@@ -8,7 +8,7 @@ import sys
 import warnings
 
 import pytest
-from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+from collector import PACKAGE
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
@@ -94,10 +94,10 @@ def test_a_signal_to_the_whole_group_leaves_the_workers_for_the_last_checkpoint(
     script.write_text(LOOP)
     folder = tmp_path / "saved"
     # What pytest runs under may ignore Ctrl-C.
-    reset = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    job = subprocess.Popen(
-        [sys.executable, script, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **reset
-    )
+    reset = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler), "start_new_session": True}
+    printed = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    job = subprocess.Popen([sys.executable, script, folder], env=env, **printed, **reset)
     assert [job.stdout.readline() for _ in range(2)] == ["step\n"] * 2
     os.killpg(job.pid, number)
     _, printed = job.communicate(timeout=200)

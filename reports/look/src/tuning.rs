@@ -153,7 +153,7 @@ pub fn of_the_last(rates: &Rates, summary: &RunSummary) -> Option<String> {
     let trains = |phase: &&PhaseSummary| {
         phase.phase == Phase::Training && phase.loader.is_none_or(|loader| loader == rates.loader)
     };
-    let all: u64 = phases.iter().filter(trains).map(|phase| phase.steps).sum();
+    let all = phases.iter().filter(trains).fold(0, |all: u64, phase| all.saturating_add(phase.steps));
     // The first steps and those around a change of settings are in no rate.
     let is_part = rates.steps > 0 && u64::from(rates.steps) < all / 10 * 9;
     is_part.then(|| format!("in the last {}", units::counted(rates.steps.into(), "step")))
