@@ -80,7 +80,8 @@ impl Shuffled {
         let job = Killed(command.spawn().unwrap());
         // Before that it is setpriv or unshare, and root's.
         wait_until("it is Python", || {
-            fs::read_to_string(format!("/proc/{}/comm", job.0.id())).is_ok_and(|name| name.starts_with("python"))
+            fs::read_to_string(format!("/proc/{}/comm", job.0.id()))
+                .is_ok_and(|name| name.starts_with("python"))
         });
         Some(Shuffled { sandbox, _group: group, job, data })
     }

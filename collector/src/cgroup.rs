@@ -19,6 +19,13 @@ pub(crate) struct Memory {
     pub(crate) available_bytes: u64,
 }
 
+/// Periods of a CPU quota in which the group's tasks ran, since it was made; in some they used it up and waited for the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QuotaPeriods {
+    pub(crate) all: u64,
+    pub(crate) used_up: u64,
+}
+
 /// The groups of one process, from its own up to the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Groups {
@@ -60,6 +67,12 @@ impl Groups {
         self.cpu.iter().filter_map(Folder::cpus).min_by(f64::total_cmp)
     }
 
+    /// Of each group that has a CPU quota.
+    pub(crate) fn quota_periods(&self) -> Vec<(&Path, QuotaPeriods)> {
+        let limited = self.cpu.iter().filter(|folder| folder.cpus().is_some());
+        limited.filter_map(|folder| Some((folder.path.as_path(), folder.quota_periods()?))).collect()
+    }
+
     /// The group with the least headroom; `None`: no group has a limit.
     pub(crate) fn memory(&self) -> Option<Memory> {
         let limited: Vec<Memory> = self.memory.iter().filter_map(Folder::memory).collect();
@@ -99,6 +112,11 @@ impl Folder {
                 quota_in(&format!("{} {}", quota.trim(), period.trim()))
             }
         }
+    }
+
+    fn quota_periods(&self) -> Option<QuotaPeriods> {
+        let stat = self.read("cpu.stat")?;
+        Some(QuotaPeriods { all: of(&stat, "nr_periods")?, used_up: of(&stat, "nr_throttled")? })
     }
 
     fn memory(&self) -> Option<Memory> {
@@ -247,6 +265,11 @@ mod tests {
         assert_eq!(groups.memory(), Some(Memory { limit_bytes: 1_000_000, available_bytes: 500_000 }));
         assert_eq!((groups.cpus(), groups.memory_pressure()), (Some(0.5), Some(0.2)));
         assert_eq!(groups.waited_for_memory_us(), 1);
+        assert!(groups.quota_periods().is_empty(), "nothing is told of them");
+        write("cpu.stat", "usage_usec 9\nnr_periods 40\nnr_throttled 30\nthrottled_usec 7\n");
+        assert_eq!(groups.quota_periods(), [(&*folder, QuotaPeriods { all: 40, used_up: 30 })]);
+        write("cpu.max", "max 100000\n");
+        assert!(groups.quota_periods().is_empty(), "what an earlier quota did is over");
         write("memory.high", "700000\n");
         assert_eq!(groups.memory(), Some(Memory { limit_bytes: 700_000, available_bytes: 200_000 }));
         write("memory.max", "max\n");

@@ -207,7 +207,7 @@ fn of_loader(figures: &Figures<'_>, to_cache: Option<String>) -> Vec<Remedy> {
             worker_setting(figures)
         )
     };
-    let faster = "Keep the data on a local disk or in the page cache, and pack small files into large ones";
+    let faster = "Keep the data on a local disk or in the page cache; where it is many small files, pack them into large ones";
     vec![
         to_cache.map_or(if_judged(Cache), |sentence| remedy(Cache, sentence)),
         remedy(FasterStorage, faster),
@@ -407,7 +407,7 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
             "Where these threads make the batches, make them in worker processes (a DataLoader with workers), or with less \
              work; else a faster loader would not make this job faster"
         } else if batches_take_what_is_short(figures) {
-            "Making batches sooner would not make this job faster; making them with less CPU would, as training runs on the same CPUs"
+            "Making batches sooner would not make this job faster; making them with less CPU would, where training shares their CPUs"
         } else {
             "A faster loader would not make this job faster"
         }

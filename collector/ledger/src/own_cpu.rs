@@ -24,13 +24,23 @@ pub struct HostCpus {
 pub struct Wanted {
     pub threads: f64,
     pub main_threads: f64,
+    /// Of the periods of the job's CPU quota, those in which it used it up and waited for the next; 0 where it has none.
+    pub quota_used_up_share: f64,
 }
+
+/// Of a quota's periods.
+const HELD_BACK: f64 = 0.2;
 
 impl Wanted {
     /// So many for each CPU, and for each main thread, that it is no matter of one worker more or less: each process takes as many
     /// as there are CPUs, or more.
     pub(crate) fn are_far_too_many(&self, cpus: u32) -> bool {
         self.threads >= 2.0 * f64::from(cpus) && self.threads >= 3.0 * self.main_threads && cpus > 0
+    }
+
+    /// Often enough that it is not a burst of threads at times that waits, but the job.
+    pub(crate) fn are_held_back(&self) -> bool {
+        self.quota_used_up_share >= HELD_BACK
     }
 }
 

@@ -173,7 +173,7 @@ fn a_gain_of_more_cpus_is_given_where_some_are_idle_or_the_job_has_the_machine_t
 fn far_more_threads_than_cpus_are_the_first_advice() {
     let first = |threads: f64, main_threads: f64| {
         let mut stage = loader(2, 40, 90);
-        let wanted = Wanted { threads, main_threads };
+        let wanted = Wanted { threads, main_threads, ..Wanted::default() };
         stage.ledger.set_host_cpus(HostCpus { all: 2.0, idle: 0.0, wanted, ..HostCpus::default() });
         let advice = advice(&stage, &[more_cores(0.99)]);
         let threads = advice.iter().filter(|sentence| sentence.contains("OMP_NUM_THREADS=")).count();
@@ -184,6 +184,25 @@ fn far_more_threads_than_cpus_are_the_first_advice() {
     assert_eq!(first(9.0, 9.0), (false, 0));
     assert_eq!(first(2.5, 0.8), (false, 0));
     assert_eq!(first(0.0, 0.0), (false, 0), "nobody counted");
+}
+
+#[test]
+fn the_quota_of_a_job_is_named_and_no_others_are() {
+    let of = |quota_used_up_share| {
+        let mut stage = loader(2, 40, 20);
+        let wanted = Wanted { quota_used_up_share, ..Wanted::default() };
+        stage.ledger.set_host_cpus(HostCpus { all: 8.0, idle: 6.0, wanted, ..HostCpus::default() });
+        advice(&stage, &[])
+    };
+    let held_back = of(0.85);
+    let quota = about(&held_back, "quota of its control group").unwrap();
+    assert!(quota.contains("limits.cpu") && quota.contains("85% of the periods"), "{quota}");
+    assert!(about(&held_back, "Stop or move").is_none(), "{held_back:#?}");
+    let at_times = of(0.05);
+    assert!(
+        about(&at_times, "quota").is_none() && about(&at_times, "Stop or move").is_some(),
+        "{at_times:#?}"
+    );
 }
 
 /// Fewer workers and fewer threads of a job alone on its CPUs had brought -31% to +7%.

@@ -1,4 +1,4 @@
-//! What to do where the job waits for a CPU: by whether its own processes use them up, or others do.
+//! What to do where the job waits for a CPU: by whether its own processes use them up, a quota keeps it from them, or others hold them.
 //!
 //! The model of the job knows what twice the CPUs would bring, and nothing of what the others' end would, nor of threads that
 //! wait for one another by spinning: each remedy says of itself what is known of it.
@@ -41,8 +41,9 @@ fn is_short(figures: &Figures<'_>) -> bool {
     share >= SHORT
 }
 
+/// All that it may use: its quota allows no more, or it has the CPUs.
 fn uses_them_up(figures: &Figures<'_>) -> bool {
-    uses(figures, OWN_DOING)
+    figures.wanted.are_held_back() || uses(figures, OWN_DOING)
 }
 
 /// Whether the job uses at least such a part of the CPUs that are here.
@@ -64,9 +65,12 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         return vec![if_judged(MoreCores), if_judged(FewerWorkers)];
     }
     let mut remedies = if uses_them_up(figures) {
-        let more = "Give the job more CPUs: its own processes use those that are here";
+        let more = match figures.wanted.are_held_back() {
+            true => raise_the_quota(figures),
+            false => "Give the job more CPUs: its own processes use those that are here".to_owned(),
+        };
         let mut remedies = vec![remedy(MoreCores, more), fewer_workers(figures), if_judged(CheaperSamples)];
-        if !uses(figures, NEARLY_ALL) {
+        if !figures.wanted.are_held_back() && !uses(figures, NEARLY_ALL) {
             remedies.extend(other(without_the_others(figures)));
         }
         remedies
@@ -86,6 +90,14 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     remedies
 }
 
+fn raise_the_quota(figures: &Figures<'_>) -> String {
+    format!(
+        "Give the job more CPUs by a larger quota of its control group (cpu.max; limits.cpu in Kubernetes, --cpus of docker, \
+         CPUQuota= of systemd): it used its quota up in {} of the periods, and waited for the next",
+        percent_in_words(figures.wanted.quota_used_up_share)
+    )
+}
+
 fn without_the_others(figures: &Figures<'_>) -> String {
     let uses = match figures.own_cores.filter(|_| figures.cpus > 0) {
         Some(cores) => {
@@ -95,8 +107,7 @@ fn without_the_others(figures: &Figures<'_>) -> String {
         None => "where its own processes do not use them up, ".to_owned(),
     };
     format!(
-        "Stop or move what else runs on its CPUs: {uses}other processes hold the rest, or a limit of its cgroup keeps it \
-         from them. How much that brings is not estimated: where the trainer's threads wait for one another it can be much"
+        "Stop or move what else runs on its CPUs: {uses}other processes hold the rest. How much that brings is not estimated: where the trainer's threads wait for one another it can be much"
     )
 }
 
@@ -127,7 +138,7 @@ fn far_too_many_threads(figures: &Figures<'_>) -> String {
 
 /// With others on the CPUs, threads that have one wait for those that have none; alone on them, they do the work.
 fn fewer_threads(figures: &Figures<'_>) -> String {
-    if uses_them_up(figures) {
+    if uses_them_up(figures) && !figures.wanted.are_held_back() {
         return format!(
             "Bound the trainer's threads (OMP_NUM_THREADS, torch.set_num_threads) only where they are more than the {} CPUs, \
              or wait for one another most of the time: the job has its CPUs to itself, and taking away threads that compute \
