@@ -9,4 +9,4 @@ pub mod tuning;
 
 pub use agreement::agreement;
 pub use clean::{clean, clean_json};
-pub use meaning::meaning;
+pub use meaning::{meaning, steps_from_outside};

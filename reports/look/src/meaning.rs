@@ -1,4 +1,4 @@
-use stallscope_model::Cause;
+use stallscope_model::{Cause, EvidenceState, RunSummary};
 
 /// What a cause means, in a few words.
 pub const fn meaning(cause: Cause) -> &'static str {
@@ -14,4 +14,12 @@ pub const fn meaning(cause: Cause) -> &'static str {
         Cause::Peer => "another rank was not there",
         Cause::Unknown => "nothing explains it",
     }
+}
+
+/// What to know of a number of steps that the kernel alone shows.
+pub fn steps_from_outside(summary: &RunSummary) -> Option<&'static str> {
+    let by_kernel_alone = matches!(summary.shim, EvidenceState::Off | EvidenceState::Missing(_));
+    by_kernel_alone.then_some(
+        "seen from outside, a batch that was made ahead of need may count as one step with the next; run counts each",
+    )
 }

@@ -8,7 +8,7 @@ use super::svg::Svg;
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
 use crate::text::{causes_in_words, loader_in_words, training};
-use stallscope_look::meaning;
+use stallscope_look::{meaning, steps_from_outside};
 use stallscope_model::{Cause, PhaseSummary, RunSummary};
 use stallscope_units as units;
 
@@ -54,6 +54,9 @@ fn in_words(total: &PhaseSummary, summary: &RunSummary) -> String {
         ));
     }
     text.push('.');
+    if let Some(words) = steps_from_outside(summary) {
+        text.push_str(&format!(" {}{}.", words[..1].to_uppercase(), &words[1..]));
+    }
     if let Some(rank) = summary.ranks.first() {
         let several = rank.facts.loaders.len() > 1;
         for loader in &rank.facts.loaders {

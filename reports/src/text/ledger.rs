@@ -3,7 +3,7 @@
 use super::{Page, shares, total_ns, training};
 use crate::palette;
 use crate::style::{Ink, Line, Style, left, right};
-use stallscope_look::meaning;
+use stallscope_look::{meaning, steps_from_outside};
 use stallscope_model::{Cause, Causes, LoaderFacts, Phase, PhaseSummary, RunSummary};
 use stallscope_units as units;
 use unicode_width::UnicodeWidthStr;
@@ -11,7 +11,8 @@ use unicode_width::UnicodeWidthStr;
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     let Some(total) = training(&summary.phases) else { return };
     page.heading("Training", &facts(&total, summary));
-    for setting in spread(&total).into_iter().chain(loaders(summary)) {
+    let from_outside = steps_from_outside(summary).map(str::to_owned);
+    for setting in spread(&total).into_iter().chain(from_outside).chain(loaders(summary)) {
         page.labelled("", 2, &setting, Ink::Dim);
     }
     let bar = bar(&total.causes, page.style.columns() - 2, page.style);
