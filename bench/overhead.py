@@ -7,8 +7,8 @@ turns, each alone: two jobs that do the same differ by several percent, so these
 cache; some 20 minutes.
 
 Where the machine's noise is larger than what measuring costs, *counted* tells more: how often each measured event happens in
-the job (context switches, samples, batches, steps), times what it costs by itself, as a share of the job's CPU time. It has no
-effect on caches in it, and none of the collector's work.
+the job (context switches, samples, batches, steps), times what it costs by itself, as a share of the job's CPU time; and the CPU
+time of the collector and of the service beside it, as a share of the same. Neither has effects on caches in it.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Pairs:
     """Ratios of watched to bare jobs that ran one after the other."""
 
     def __init__(self):
-        self.wall, self.cpu, self.rates, self.events = [], [], [], []
+        self.wall, self.cpu, self.rates, self.events, self.collectors = [], [], [], [], []
         self.cold_epochs = 0
 
     def jobs(self, contender: Contender, order: int):
@@ -96,7 +96,12 @@ class Pairs:
         blocks = []
         for on in in_turn(False, True, order):
             job.switch(on)
-            blocks.append(Block(job, contender.epochs, "" if on else "bare"))
+            begun, before_s = time.monotonic(), job.collectors_cpu_s()
+            block = Block(job, contender.epochs, "" if on else "bare")
+            if on and block.usable:
+                cores = (job.collectors_cpu_s() - before_s) / (time.monotonic() - begun)
+                self.collectors.append(cores / (block.cpu_s / block.seconds))
+            blocks.append(block)
         self.take(*in_turn(*blocks, order))
 
     def take(self, plain: Block, watched: Block):
@@ -133,15 +138,16 @@ def measure(contender: Contender, most: int) -> Pairs:
     return pairs
 
 
-def counted(name: str, pairs: Pairs, parts: list[Row]) -> Row | None:
-    """What a job's events cost by themselves, in per cent of its CPU time; None where the cost of one is not known."""
+def counted(name: str, pairs: Pairs, parts: list[Row]) -> list[Row]:
+    """What a job's events cost by themselves, and the collectors, in per cent of its CPU time; none where the cost of one is not known."""
     cost_ns = {(row.case, row.metric): row.value for row in parts}
     total = 0.0
     for event, (weight, case, metric) in EVENTS.items():
         if (case, metric) not in cost_ns:
-            return None
+            return []
         total += median(of[event] for of in pairs.events) * weight * max(cost_ns[case, metric], 0.0)
-    return Row(name, "counted", total / 1e9 * 100, "% of the job's CPU time")
+    unit = "% of the job's CPU time"
+    return [Row(name, "counted", total / 1e9 * 100, unit), Row(name, "collectors", median(pairs.collectors) * 100, unit)]
 
 
 class Table:
@@ -222,9 +228,9 @@ def main():
     print("\nBeside the same job unwatched, medians of pairs:\n")
     print(markdown(Table.HEADER, table.lines), flush=True)
     part_rows, part_failures = measure_parts()
-    counts = [row for name, pairs in headlines.items() if (row := counted(name, pairs, part_rows))]
-    print("\nWhat the events of each job cost by themselves:\n")
-    print(markdown(["job", "counted, of its CPU time"], [[row.case, f"{row.value:+.2f}%"] for row in counts]), flush=True)
+    counts = [row for name, pairs in headlines.items() for row in counted(name, pairs, part_rows)]
+    print("\nWhat the events of each job cost by themselves, and the collectors beside it:\n")
+    print(markdown(["job", "of", "of its CPU time"], [[row.case, row.metric, f"{row.value:.2f}%"] for row in counts]), flush=True)
     rows, failures = table.rows + counts + part_rows, failures + part_failures
     print()
     print(summary(rows))
