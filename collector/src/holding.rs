@@ -2,11 +2,14 @@
 //! files the job has open, and which says what it has.
 
 mod headroom;
+mod knob;
 mod looks;
 
+use crate::knobs::Knobs;
 use crate::procfs;
 use anyhow::{Context, Result, bail};
 use headroom::{Headroom, Memory};
+use knob::BudgetKnob;
 use looks::Looks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
@@ -42,6 +45,7 @@ pub(crate) struct Holding {
     /// Of a line that is not whole yet.
     part: Vec<u8>,
     headroom: Headroom,
+    knob: Option<BudgetKnob>,
     looks: Looks,
     ticks: u32,
     held: HeldSummary,
@@ -85,6 +89,7 @@ impl Holding {
             says: Some(says),
             part: Vec::new(),
             headroom: Headroom::new(budget_bytes),
+            knob: None,
             looks: Looks::new(pid, owner),
             ticks: 0,
             held,
@@ -117,8 +122,21 @@ impl Holding {
         }
     }
 
+    /// Shows the budget among the job's knobs.
+    ///
+    /// # Errors
+    /// The kernel refuses the memory for its page.
+    pub(crate) fn show_knob(&mut self, knobs: &mut Knobs) -> Result<()> {
+        self.knob = Some(BudgetKnob::new(self.held.budget_bytes, knobs)?);
+        Ok(())
+    }
+
     /// Four times a second: hears what it has, and says how much that may be and what the job has open.
-    pub(crate) fn tick(&mut self) -> HeldSummary {
+    pub(crate) fn tick(&mut self, knobs: &mut Knobs) -> HeldSummary {
+        if let Some(budget_bytes) = self.knob.as_mut().and_then(BudgetKnob::turned) {
+            self.held.budget_bytes = budget_bytes;
+            self.headroom.turn(budget_bytes);
+        }
         self.lines().iter().for_each(|line| stallscope_hold::hear(&mut self.held, line));
         if self.says.is_some() {
             let target_bytes = self.headroom.bytes(crate::host::now_ns(), self.held.bytes, &Memory::read());
@@ -128,6 +146,8 @@ impl Holding {
                 self.held.target_bytes = target_bytes;
             }
             self.show_open_files();
+        } else if self.knob.take().is_some() {
+            BudgetKnob::withdraw(knobs);
         }
         self.held.clone()
     }

@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
                     }
                     self.control.tick(&mut self.engine);
                     if let Some(holding) = &mut self.holding {
-                        self.engine.held = Some(holding.tick());
+                        self.engine.held = Some(holding.tick(&mut self.engine.knobs));
                     }
                     if count == TICKS_A_FLUSH {
                         self.control.second(&mut self.engine);

@@ -87,6 +87,13 @@ impl Headroom {
         }
     }
 
+    /// Another budget from now on. More is held at once, unless memory was short.
+    pub(super) fn turn(&mut self, budget_bytes: u64) {
+        let was_whole = self.cap_bytes == self.budget_bytes;
+        self.budget_bytes = budget_bytes;
+        self.cap_bytes = if was_whole { budget_bytes } else { self.cap_bytes.min(budget_bytes) };
+    }
+
     /// What may be held now, of which `held_bytes` are.
     pub(super) fn bytes(&mut self, now_ns: u64, held_bytes: u64, memory: &Memory) -> u64 {
         // What is held is not available: it moves from the one to the other, and the sum stays.
