@@ -80,7 +80,8 @@ impl Shuffled {
         let job = Killed(command.spawn().unwrap());
         // Before that it is setpriv or unshare, and root's.
         wait_until("it is Python", || {
-            fs::read_to_string(format!("/proc/{}/comm", job.0.id())).is_ok_and(|name| name.starts_with("python"))
+            fs::read_to_string(format!("/proc/{}/comm", job.0.id()))
+                .is_ok_and(|name| name.starts_with("python"))
         });
         Some(Shuffled { sandbox, _group: group, job, data })
     }
@@ -266,6 +267,26 @@ fn files_are_held_for_root_and_where_a_container_sees_them() {
         let mounts = |pid| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
         assert_eq!(mounts(holder), mounts(job.job.0.id()), "{by:?}");
     }
+}
+
+/// There may lie a pipe, or bytes without end, for which root's session would wait, or the machine's memory go.
+#[test]
+fn what_lies_in_a_container_where_the_kernels_own_files_were_is_not_read() {
+    if !privileged("what_lies_in_a_container_where_the_kernels_own_files_were_is_not_read") {
+        return;
+    }
+    let sandbox = Sandbox::new("hold-within");
+    let pipe = sandbox.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let within = "mount --bind \"$0\" /proc/sys/fs/inotify/max_user_watches && exec cat";
+    let mut container = Command::new("unshare");
+    container.args(["--mount", "sh", "-c", within]).arg(&pipe).stdin(Stdio::piped());
+    let job = Killed(container.spawn().unwrap());
+    let pid = job.0.id().to_string();
+    let comm = format!("/proc/{pid}/comm");
+    wait_until("it runs", || fs::read_to_string(&comm).is_ok_and(|name| name == "cat\n"));
+    let output = sandbox.run(&["attach", &pid, "--cache", "16MiB", "--for", "1s", "-o", "held.stall"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]

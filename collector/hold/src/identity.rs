@@ -44,17 +44,28 @@ pub struct Job {
     pub(crate) lockable_bytes: u64,
 }
 
-/// Goes to the files that process `pid`, which began `start_ticks` after the boot, sees, becomes its user, and may lock so many bytes
-/// as that user. Root's privileges are gone afterwards, but for the right to lock memory where the limit of it could not be raised.
+/// Goes to the files that process `pid`, which began `start_ticks` after the boot, sees, becomes its user, who has to be `uid`, and
+/// may lock so many bytes as that user. Root's privileges are gone afterwards, but for the right to lock memory where the limit of it
+/// could not be raised.
 ///
 /// # Errors
-/// A sentence: the process has ended, is of several users, or sees files that this one may not go to.
-pub fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64, files: Files) -> Result<Job, String> {
+/// A sentence: the process has ended, is of several users or of another one, or sees files that this one may not go to.
+pub fn become_user_of(
+    pid: u32,
+    start_ticks: u64,
+    uid: u32,
+    most_bytes: u64,
+    files: Files,
+) -> Result<Job, String> {
     let gone = || format!("process {pid} has ended");
     let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| gone())?;
     let user = User::of(&status)?;
+    // It may execute a set-uid program at any time, such as sudo, and by that have this process become root.
+    if user.uid != uid {
+        return Err(format!("process {pid} is not of user {uid}, or that user may not look into it"));
+    }
     let mounts = mounts_of(pid).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => gone(),
         _ => format!("process {pid} may not be looked into ({error}); with sudo it may"),
@@ -185,7 +196,10 @@ mod tests {
         let own = std::process::id();
         let ticks = start_ticks(own).expect("it has a beginning");
         assert!(mounts_of(own).is_ok_and(|mounts| mounts.is_none()));
-        assert!(become_user_of(own, ticks + 1, 0, Files::Own).is_err_and(|why| why.ends_with("has ended")));
-        assert!(become_user_of(4_194_303, 1, 0, Files::Own).is_err_and(|why| why.ends_with("has ended")));
+        let uid = getuid().as_raw();
+        let refused = |pid, ticks, uid| become_user_of(pid, ticks, uid, 0, Files::Own).unwrap_err();
+        assert!(refused(own, ticks + 1, uid).ends_with("has ended"));
+        assert!(refused(4_194_303, 1, uid).ends_with("has ended"));
+        assert!(refused(own, ticks, uid + 1).contains("is not of user"));
     }
 }
