@@ -1,6 +1,7 @@
 //! The holder goes to where the job sees its files and becomes the job's user, before it opens anything of the job's. So does what
 //! reads a Python stack, but that it stays where it is.
 
+use crate::mounts;
 use rustix::fs::{Mode, OFlags, fstat, open, stat};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, fchdir, getgid, getuid, pidfd_open,
@@ -13,6 +14,7 @@ use rustix::thread::{
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 /// Leads to this process's descriptors by their numbers, once it is the job's user: its working folder, as a job's mounts may
 /// have another /proc or none.
@@ -40,6 +42,8 @@ pub enum Files {
 pub struct Job {
     /// Becomes readable when it ends.
     pub(crate) ended: OwnedFd,
+    /// Where it has file systems that this process does not see.
+    pub(crate) unseen: Vec<PathBuf>,
     /// As many bytes of its files as this process may lock.
     pub(crate) lockable_bytes: u64,
 }
@@ -83,12 +87,16 @@ pub fn become_user_of(
     if mounts.is_some() && files == Files::Own {
         return Err("the job sees other files than this program, as in a container".into());
     }
+    let are_users = mounts.as_ref().is_some_and(mounts::are_users);
     if let Some(mounts) = mounts {
         move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(|error| {
             format!("the job sees other files, as in a container, and this program may not go there ({error}); with sudo it may")
         })?;
     }
+    let mut unseen = Vec::new();
     if files == Files::OfJob {
+        unseen = mounts::without_users(&descriptors, are_users)
+            .map_err(|error| format!("nothing is held for process {pid}: {error}"))?;
         fchdir(&descriptors).map_err(|error| format!("{itself} may not be entered: {error}"))?;
     }
     user.take(kept).map_err(|error| format!("cannot become the job's user: {error}"))?;
@@ -97,7 +105,7 @@ pub fn become_user_of(
     let limit = rustix::process::getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
     let is_free = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     let lockable_bytes = if is_free { most_bytes } else { most_bytes.min(limit) };
-    Ok(Job { ended, lockable_bytes })
+    Ok(Job { ended, unseen, lockable_bytes })
 }
 
 /// The mounts of a process, where they are others than this one's. Its root folder does not matter: outside of it, /proc shows

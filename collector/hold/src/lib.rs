@@ -11,6 +11,7 @@ mod folders;
 mod identity;
 mod line;
 mod locked;
+mod mounts;
 mod plan;
 #[cfg(test)]
 mod testing;
@@ -119,7 +120,7 @@ impl Holder {
         let job = become_user_of(pid, start_ticks, uid, most_bytes, Files::OfJob)?;
         // A line that nobody reads is not waited for.
         let _ = rustix::io::ioctl_fionbio(std::io::stdout(), true);
-        let folders = Folders::new(DESCRIPTORS, most_folders)
+        let folders = Folders::new(DESCRIPTORS, most_folders, job.unseen)
             .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
         let filler = Filler::start();
         let most_bytes = order.most_bytes.min(job.lockable_bytes);
