@@ -7,11 +7,12 @@ use std::process::ExitCode;
 pub(crate) struct Hold {
     pid: u32,
     start_ticks: u64,
+    uid: u32,
     most_bytes: u64,
 }
 
 pub(crate) fn main(verb: &Hold) -> Result<ExitCode> {
-    let &Hold { pid, start_ticks, most_bytes } = verb;
-    let held = stallscope_hold::hold(stallscope_hold::Order { pid, start_ticks, most_bytes });
+    let &Hold { pid, start_ticks, uid, most_bytes } = verb;
+    let held = stallscope_hold::hold(stallscope_hold::Order { pid, start_ticks, uid, most_bytes });
     Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

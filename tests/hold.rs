@@ -276,9 +276,56 @@ fn files_are_held_for_root_and_where_a_container_sees_them() {
         // Root, with no right but to read root's own files.
         assert_eq!(status(holder, "Uid"), "0 0 0 0");
         assert!(["0000000000000000", "0000000000004000"].contains(&&*status(holder, "CapEff")), "{by:?}");
-        let mounts = |pid| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
-        assert_eq!(mounts(holder), mounts(job.job.0.id()), "{by:?}");
     }
+}
+
+/// There may lie a pipe, or bytes without end, for which root's session would wait, or the machine's memory go.
+#[test]
+fn what_lies_in_a_container_where_the_kernels_own_files_were_is_not_read() {
+    if !privileged("what_lies_in_a_container_where_the_kernels_own_files_were_is_not_read") {
+        return;
+    }
+    let sandbox = Sandbox::new("hold-within");
+    let pipe = sandbox.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let within = "mount --bind \"$0\" /proc/sys/fs/inotify/max_user_watches && exec cat";
+    let mut container = Command::new("unshare");
+    container.args(["--mount", "sh", "-c", within]).arg(&pipe).stdin(Stdio::piped());
+    let job = Killed(container.spawn().unwrap());
+    let pid = job.0.id().to_string();
+    let comm = format!("/proc/{pid}/comm");
+    wait_until("it runs", || fs::read_to_string(&comm).is_ok_and(|name| name == "cat\n"));
+    let output = sandbox.run(&["attach", &pid, "--cache", "16MiB", "--for", "1s", "-o", "held.stall"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// Who waits for its server keeps what it has locked, also when it is killed, and a link may lead any path there.
+#[test]
+fn what_holds_files_sees_no_file_system_that_a_user_serves() {
+    if !privileged("what_holds_files_sees_no_file_system_that_a_user_serves") {
+        return;
+    }
+    let sandbox = Sandbox::new("hold-fuse");
+    // Nobody ever answers there.
+    let within = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /mnt && exec cat";
+    let mut container = Command::new("unshare");
+    container.args(["--mount", "sh", "-c", within]).stdin(Stdio::piped());
+    let job = Killed(container.spawn().unwrap());
+    let pid = job.0.id();
+    wait_until("it runs", || {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "cat\n")
+    });
+    let mut attach =
+        sandbox.stallscope(&["attach", &pid.to_string(), "--cache", "16MiB", "-o", "held.stall"]);
+    let attach = Killed(attach.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+    wait_until("there is a holder", || {
+        children(attach.0.id()).first().is_some_and(|pid| status(*pid, "NoNewPrivs") == "1")
+    });
+    let has_fuse = |pid: u32| {
+        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+        mounts.contains(" / /mnt ") && mounts.contains(" - fuse none ")
+    };
+    assert!(has_fuse(pid) && !has_fuse(children(attach.0.id())[0]));
 }
 
 #[test]

@@ -66,7 +66,10 @@ impl Holding {
         let start_ticks = procfs::start_ticks(pid).with_context(gone)?;
         let mut process = Command::new("/proc/self/exe")
             .arg(HOLD)
-            .args([u64::from(pid), start_ticks, budget_bytes].map(|number| number.to_string()))
+            .args(
+                [u64::from(pid), start_ticks, u64::from(owner), budget_bytes]
+                    .map(|number| number.to_string()),
+            )
             // Nothing of root's or of the caller's surroundings is for a process of the job's user.
             .env_clear()
             .current_dir("/")

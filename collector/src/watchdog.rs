@@ -46,6 +46,7 @@ pub(crate) struct Watchdog {
     /// The longest that is over, and how long it lasted.
     longest: Option<(u64, Diagnosis)>,
     readers: Readers,
+    looks: Readers,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,13 @@ struct Looked {
 impl Default for Watchdog {
     fn default() -> Watchdog {
         let uid = rustix::process::getuid().as_raw();
-        Watchdog { uid, suspects: BTreeMap::new(), longest: None, readers: Readers::default() }
+        Watchdog {
+            uid,
+            suspects: BTreeMap::new(),
+            longest: None,
+            readers: Readers::default(),
+            looks: Readers::default(),
+        }
     }
 }
 
@@ -155,7 +162,7 @@ impl Watchdog {
         if silent_ns < LEAST_NS || watched_ns < LEAST_NS / 4 {
             return None;
         }
-        let Looked { evidence, advice, candidates } = looked_at(&suspect.silence, self.uid);
+        let Looked { evidence, advice, candidates } = looked_at(&suspect.silence, self.uid, &self.looks);
         let sentence = format!("{}: {evidence}", finding(&suspect.silence, silent_ns, false));
         let (reading, stack) = (None, Vec::new());
         let mut hang = Hang { evidence, advice, lasted_ns: silent_ns, candidates, reading, stack };
@@ -239,15 +246,21 @@ fn finding(silence: &Silence, lasted_ns: u64, over: bool) -> String {
     }
 }
 
-/// [`named`], by a thread of its own: where a process that hangs holds the lock of its memory, who reads that hangs too.
-fn looked_at(silence: &Silence, uid: u32) -> Looked {
+/// [`named`], by a thread of its own: where a process that hangs holds the lock of its memory, who reads that hangs too. `looks`: those
+/// that have not come back, of which a job could have any number otherwise, in the control group of the node's service.
+fn looked_at(silence: &Silence, uid: u32, looks: &Readers) -> Looked {
     let (send, receive) = mpsc::channel();
-    let looked_at = silence.clone();
-    let looks = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-        // Nobody listens any more where it took too long.
-        let _ = send.send(named(&looked_at, uid));
+    let silence = silence.clone();
+    let look = looks.has_place().then(|| looks.clone()).and_then(|counted| {
+        let look = move || {
+            let looked = named(&silence, uid);
+            drop(counted);
+            // Nobody listens any more where it took too long.
+            let _ = send.send(looked);
+        };
+        std::thread::Builder::new().name("watchdog".into()).spawn(look).ok()
     });
-    let found = looks.ok().and_then(|_| receive.recv_timeout(LOOK).ok());
+    let found = look.and_then(|_| receive.recv_timeout(LOOK).ok());
     found.unwrap_or_else(|| {
         let evidence = "/proc does not tell what its processes do: something in the kernel hangs".to_owned();
         let advice = "Look into the kernel's log (`dmesg`) for hung tasks".to_owned();
@@ -403,6 +416,20 @@ mod tests {
         assert!(watchdog.look(vec![silence(next)], next + 59 * SECOND).is_empty());
         assert!(watchdog.look(vec![silence(next)], next + 61 * SECOND).is_empty());
         assert_eq!(watchdog.look(vec![silence(next)], next + 75 * SECOND).len(), 1);
+    }
+
+    #[test]
+    fn looks_that_do_not_come_back_are_few_and_no_further_one_is_waited_for() {
+        let (looks, uid) = (Readers::default(), rustix::process::getuid().as_raw());
+        let tells = || !looked_at(&silence(0), uid, &looks).evidence.starts_with("/proc does not tell");
+        let mut held = Vec::new();
+        while looks.has_place() {
+            assert!(tells());
+            held.push(looks.clone());
+        }
+        assert!(!tells() && held.len() == 4);
+        held.pop();
+        assert!(tells());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The job's folders, in which the kernel tells of each file that is opened or written to (inotify), whether its pages were in
 //! memory or not.
 
-use crate::locked::{keeps, open_without_links};
+use crate::locked::{FUSE, keeps, open_without_links};
 use crate::plan::Name;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, OFlags, fstatfs, statat};
@@ -41,6 +41,8 @@ pub(crate) struct Folders {
     looked_around: HashSet<PathBuf>,
     /// Folders watched at most, which leaves watches to other programs of this user.
     most: usize,
+    /// Where the job has file systems that are not to be asked.
+    unseen: Vec<PathBuf>,
     /// Folders that could not be watched, and whether for the kernel's limit.
     refused: HashSet<PathBuf>,
     is_limited: bool,
@@ -59,10 +61,15 @@ pub(crate) enum Event {
     Lost,
 }
 
+/// Folders that may be watched, by what this process's own /proc says.
+pub(crate) fn most() -> usize {
+    let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
+    let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok()).unwrap_or(usize::MAX);
+    MOST.min(limit / 2)
+}
+
 impl Folders {
-    pub(crate) fn new(descriptors: &str) -> Result<Folders, Errno> {
-        let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
-        let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok()).unwrap_or(usize::MAX);
+    pub(crate) fn new(descriptors: &str, most: usize, unseen: Vec<PathBuf>) -> Result<Folders, Errno> {
         Ok(Folders {
             inotify: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?,
             descriptors: PathBuf::from(descriptors),
@@ -71,7 +78,8 @@ impl Folders {
             open: HashMap::new(),
             around: HashMap::new(),
             looked_around: HashSet::new(),
-            most: MOST.min(limit / 2),
+            most,
+            unseen,
             refused: HashSet::new(),
             is_limited: false,
             skipped: BTreeSet::new(),
@@ -107,6 +115,10 @@ impl Folders {
     pub(crate) fn has_open(&mut self, file: &Path) {
         let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return };
         if self.numbers.contains_key(folder) {
+            return;
+        }
+        if self.unseen.iter().any(|unseen| folder.starts_with(unseen)) {
+            self.skipped.insert(FUSE);
             return;
         }
         if self.open.len() >= MOST_LOOKED_AT {
@@ -283,7 +295,7 @@ mod tests {
     use std::io::Write;
 
     fn watching(folder: &Path) -> Folders {
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
+        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
         for name in ["a", "b"] {
             fs::write(folder.join(name), name).unwrap();
             folders.has_open(&folder.join(name));
@@ -342,14 +354,14 @@ mod tests {
         let Some(dir) = folder() else { return };
         let root = fs::canonicalize(dir.path()).unwrap();
         File::create(root.join("train.tar")).unwrap().set_len(DATA_SET_BYTES as u64).unwrap();
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
+        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
         folders.has_open(&root.join("train.tar"));
         assert_eq!(folders.count(), 1);
     }
 
     #[test]
     fn no_folder_of_another_file_system_is_watched() {
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
+        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
         ["x", "y"].iter().for_each(|name| folders.has_open(&Path::new("/proc").join(name)));
         assert_eq!((folders.count(), folders.skipped.len(), folders.limit()), (0, 1, None));
     }
@@ -359,8 +371,7 @@ mod tests {
         let Some(dir) = folder() else { return };
         let root = fs::canonicalize(dir.path()).unwrap();
         (0..5).for_each(|class| fs::create_dir(root.join(class.to_string())).unwrap());
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
-        folders.most = 3;
+        let mut folders = Folders::new("/proc/self/fd", 3, Vec::new()).unwrap();
         (0..10).for_each(|at| folders.has_open(&root.join(format!("{}/x{}", at % 5, at / 5))));
         assert_eq!(folders.count(), 3);
         assert!(folders.limit().is_some_and(|limit| limit.starts_with("2 folders are not watched: 3 are")));
@@ -369,7 +380,7 @@ mod tests {
     #[test]
     fn a_folder_in_which_one_file_alone_is_open_is_not_watched() {
         let Some(dir) = folder() else { return };
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
+        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
         (0..5).for_each(|_| folders.has_open(&dir.path().join("train.log")));
         assert_eq!(folders.count(), 0);
     }
@@ -380,7 +391,7 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         (0..20).for_each(|class| fs::create_dir(root.join(class.to_string())).unwrap());
         std::os::unix::fs::symlink("/usr", root.join("link")).unwrap();
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
+        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
         (0..3).for_each(|class| folders.has_open(&root.join(class.to_string()).join("picture")));
         assert_eq!(folders.count(), 20);
     }
@@ -391,7 +402,7 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         fs::create_dir(root.join("real")).unwrap();
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
-        let mut folders = Folders::new("/proc/self/fd").unwrap();
+        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
         ["x", "y"].iter().for_each(|name| folders.has_open(&root.join("link").join(name)));
         assert_eq!(folders.count(), 0);
     }

@@ -1,6 +1,7 @@
 //! The holder goes to where the job sees its files and becomes the job's user, before it opens anything of the job's. So does what
 //! reads a Python stack, but that it stays where it is.
 
+use crate::mounts;
 use rustix::fs::{Mode, OFlags, fstat, open, stat};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, fchdir, getgid, getuid, pidfd_open,
@@ -13,6 +14,7 @@ use rustix::thread::{
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 /// Leads to this process's descriptors by their numbers, once it is the job's user: its working folder, as a job's mounts may
 /// have another /proc or none.
@@ -40,21 +42,34 @@ pub enum Files {
 pub struct Job {
     /// Becomes readable when it ends.
     pub(crate) ended: OwnedFd,
+    /// Where it has file systems that this process does not see.
+    pub(crate) unseen: Vec<PathBuf>,
     /// As many bytes of its files as this process may lock.
     pub(crate) lockable_bytes: u64,
 }
 
-/// Goes to the files that process `pid`, which began `start_ticks` after the boot, sees, becomes its user, and may lock so many bytes
-/// as that user. Root's privileges are gone afterwards, but for the right to lock memory where the limit of it could not be raised.
+/// Goes to the files that process `pid`, which began `start_ticks` after the boot, sees, becomes its user, who has to be `uid`, and
+/// may lock so many bytes as that user. Root's privileges are gone afterwards, but for the right to lock memory where the limit of it
+/// could not be raised.
 ///
 /// # Errors
-/// A sentence: the process has ended, is of several users, or sees files that this one may not go to.
-pub fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64, files: Files) -> Result<Job, String> {
+/// A sentence: the process has ended, is of several users or of another one, or sees files that this one may not go to.
+pub fn become_user_of(
+    pid: u32,
+    start_ticks: u64,
+    uid: u32,
+    most_bytes: u64,
+    files: Files,
+) -> Result<Job, String> {
     let gone = || format!("process {pid} has ended");
     let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| gone())?;
     let user = User::of(&status)?;
+    // It may execute a set-uid program at any time, such as sudo, and by that have this process become root.
+    if user.uid != uid {
+        return Err(format!("process {pid} is not of user {uid}, or that user may not look into it"));
+    }
     let mounts = mounts_of(pid).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => gone(),
         _ => format!("process {pid} may not be looked into ({error}); with sudo it may"),
@@ -72,12 +87,16 @@ pub fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64, files: Files)
     if mounts.is_some() && files == Files::Own {
         return Err("the job sees other files than this program, as in a container".into());
     }
+    let are_users = mounts.as_ref().is_some_and(mounts::are_users);
     if let Some(mounts) = mounts {
         move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(|error| {
             format!("the job sees other files, as in a container, and this program may not go there ({error}); with sudo it may")
         })?;
     }
+    let mut unseen = Vec::new();
     if files == Files::OfJob {
+        unseen = mounts::without_users(&descriptors, are_users)
+            .map_err(|error| format!("nothing is held for process {pid}: {error}"))?;
         fchdir(&descriptors).map_err(|error| format!("{itself} may not be entered: {error}"))?;
     }
     user.take(kept).map_err(|error| format!("cannot become the job's user: {error}"))?;
@@ -86,7 +105,7 @@ pub fn become_user_of(pid: u32, start_ticks: u64, most_bytes: u64, files: Files)
     let limit = rustix::process::getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
     let is_free = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     let lockable_bytes = if is_free { most_bytes } else { most_bytes.min(limit) };
-    Ok(Job { ended, lockable_bytes })
+    Ok(Job { ended, unseen, lockable_bytes })
 }
 
 /// The mounts of a process, where they are others than this one's. Its root folder does not matter: outside of it, /proc shows
@@ -185,7 +204,10 @@ mod tests {
         let own = std::process::id();
         let ticks = start_ticks(own).expect("it has a beginning");
         assert!(mounts_of(own).is_ok_and(|mounts| mounts.is_none()));
-        assert!(become_user_of(own, ticks + 1, 0, Files::Own).is_err_and(|why| why.ends_with("has ended")));
-        assert!(become_user_of(4_194_303, 1, 0, Files::Own).is_err_and(|why| why.ends_with("has ended")));
+        let uid = getuid().as_raw();
+        let refused = |pid, ticks, uid| become_user_of(pid, ticks, uid, 0, Files::Own).unwrap_err();
+        assert!(refused(own, ticks + 1, uid).ends_with("has ended"));
+        assert!(refused(4_194_303, 1, uid).ends_with("has ended"));
+        assert!(refused(own, ticks, uid + 1).contains("is not of user"));
     }
 }

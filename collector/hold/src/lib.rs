@@ -11,6 +11,7 @@ mod folders;
 mod identity;
 mod line;
 mod locked;
+mod mounts;
 mod plan;
 #[cfg(test)]
 mod testing;
@@ -60,6 +61,8 @@ pub struct Order {
     /// The job's root process, and when it began: its number may be another's by now.
     pub pid: u32,
     pub start_ticks: u64,
+    /// Whose it was found to be.
+    pub uid: u32,
     /// Bytes to hold at most; standard input may ask for less.
     pub most_bytes: u64,
 }
@@ -111,10 +114,13 @@ struct Holder {
 
 impl Holder {
     fn new(order: Order) -> Result<Holder, String> {
-        let job = become_user_of(order.pid, order.start_ticks, order.most_bytes, Files::OfJob)?;
+        // What lies in a container may be anything, also where the kernel's own files were.
+        let most_folders = folders::most();
+        let Order { pid, start_ticks, uid, most_bytes } = order;
+        let job = become_user_of(pid, start_ticks, uid, most_bytes, Files::OfJob)?;
         // A line that nobody reads is not waited for.
         let _ = rustix::io::ioctl_fionbio(std::io::stdout(), true);
-        let folders = Folders::new(DESCRIPTORS)
+        let folders = Folders::new(DESCRIPTORS, most_folders, job.unseen)
             .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
         let filler = Filler::start();
         let most_bytes = order.most_bytes.min(job.lockable_bytes);

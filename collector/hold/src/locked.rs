@@ -20,6 +20,9 @@ const PIECE: usize = 1 << 20;
 /// Less than that of a file, where there is no headroom for all of it, is not worth it.
 pub(crate) const LEAST_PART: u64 = 4 << 20;
 
+/// Never asked where this process may keep out of its sight.
+pub(crate) const FUSE: &str = "FUSE, which may forget what it has at each open";
+
 /// Pages in memory for as long as this is.
 #[derive(Debug)]
 pub(crate) struct Locked {
@@ -190,7 +193,7 @@ pub(crate) fn keeps(kind: i64) -> Result<(), &'static str> {
     match kind as u32 {
         // ext2 to ext4, XFS, Btrfs, F2FS, and overlayfs, whose pages are those of the file below.
         0xEF53 | 0x5846_5342 | 0x9123_683E | 0xF2F5_2010 | 0x794C_7630 => Ok(()),
-        0x6573_5546 => Err("FUSE, which may forget what it has at each open"),
+        0x6573_5546 => Err(FUSE),
         0x2FC1_2FC1 => Err("ZFS, which keeps files in a cache of its own"),
         0x0102_1994 | 0x8584_58F6 => Err("tmpfs, which is memory already"),
         0x6969 => Err("NFS"),

@@ -15,8 +15,9 @@ use std::path::Path;
 /// Processes of a job that are known, and how many of them one look is at, in turn.
 const MOST_PROCESSES: usize = 1024;
 const PROCESSES_A_LOOK: usize = 64;
-/// Files of one of them.
+/// Files of one of them, and of all in one look, which the session waits for: a job may have as many open as it likes.
 const MOST_FILES: usize = 4096;
+const FILES_A_LOOK: usize = 16_384;
 /// Looks between two walks over the job's processes.
 const LOOKS_A_WALK: u32 = 4;
 /// Files that are remembered as shown.
@@ -52,12 +53,12 @@ impl Looks {
             self.processes = tree(self.root);
         }
         self.looks = self.looks.wrapping_add(1);
-        let mut found = Vec::new();
+        let (mut found, mut left) = (Vec::new(), FILES_A_LOOK);
         for _ in 0..self.processes.len().min(PROCESSES_A_LOOK) {
             self.at = (self.at + 1) % self.processes.len();
-            let files = open_files(self.processes[self.at], self.uid);
+            let files = open_files(self.processes[self.at], self.uid, &mut left);
             found.extend(files.into_iter().filter(|file| !self.shown.contains(file)));
-            if found.len() >= PATHS_A_LOOK {
+            if found.len() >= PATHS_A_LOOK || left == 0 {
                 break;
             }
         }
@@ -90,14 +91,15 @@ fn tree(root: u32) -> Vec<u32> {
     tree
 }
 
-/// Files that a process of this user has open to read them by way of the page cache.
-fn open_files(pid: u32, uid: u32) -> Vec<OsString> {
+/// Files that a process of this user has open to read them by way of the page cache. `left`: of those that may be looked at.
+fn open_files(pid: u32, uid: u32, left: &mut usize) -> Vec<OsString> {
     let Some(process) = Opened::of(pid, uid).filter(|process| process.is_open_to(uid)) else {
         return Vec::new();
     };
     let folder = process.open("fd").and_then(|folder| Dir::new(folder).ok());
-    let numbers = folder.into_iter().flatten().take(MOST_FILES).filter_map(Result::ok);
+    let numbers = folder.into_iter().flatten().take(MOST_FILES.min(*left)).filter_map(Result::ok);
     numbers
+        .inspect(|_| *left -= 1)
         .filter_map(|entry| {
             let link = format!("fd/{}", entry.file_name().to_str().ok()?);
             let path = process.link(&link)?;
@@ -141,11 +143,15 @@ mod tests {
         fs::write(&read, "x").unwrap();
         let _read = File::open(&read).unwrap();
         let _folder = File::open(&root).unwrap();
-        let of = |uid| open_files(std::process::id(), uid);
+        let of = |uid| open_files(std::process::id(), uid, &mut { FILES_A_LOOK });
         let found = of(own_uid());
         let has = |path: &Path| found.iter().any(|file| file == path.as_os_str());
         assert!(has(&read) && !has(&written) && !has(&root), "{found:?}");
         assert!(of(own_uid() + 1).is_empty(), "another user's");
+        for most in [0, 3] {
+            let mut left = most;
+            assert!(open_files(std::process::id(), own_uid(), &mut left).len() <= most && left == 0);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::stack;
 use crate::procfs::{self, Opened};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, getuid, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use stallscope_model::PythonFrame;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -205,9 +205,8 @@ pub fn print_python_stack(pid: u32, start_ticks: u64, uid: u32) -> bool {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).is_ok()
     });
-    let becomes = stallscope_hold::become_user_of(pid, start_ticks, 0, stallscope_hold::Files::Own);
-    let is_user = becomes.is_ok() && getuid().as_raw() == uid;
-    if !is_limited || !is_user {
+    let becomes = stallscope_hold::become_user_of(pid, start_ticks, uid, 0, stallscope_hold::Files::Own);
+    if !is_limited || becomes.is_err() {
         return false;
     }
     let frames = stack::of_main_thread(pid).filter(|_| procfs::start_ticks(pid) == Some(start_ticks));

@@ -30,11 +30,19 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use table::{DIGITS, Table};
 
 /// A file has no more rows than one for so many of its bytes, and these: what it says of itself is to take no memory beyond that.
 const LEAST_ROW_BYTES: u64 = 16;
 const ROWS_OF_ANY: u64 = if cfg!(fuzzing) { 1 << 10 } else { 1 << 16 };
+/// Of such rows beyond their bytes all files may have so many together: there may be a thousand of few bytes each.
+const ROWS_OF_ALL: u64 = if cfg!(any(fuzzing, test)) { 1 << 17 } else { 1 << 22 };
+/// Values of a file have no more bytes together than so many times its own, and neither have its pages once expanded; and of all files
+/// these beyond that: few bytes are not to fill a disk.
+const MOST_EXPANSION: u64 = if cfg!(any(fuzzing, test)) { 1 << 4 } else { 1 << 10 };
+const BYTES_OF_ALL: u64 = if cfg!(any(fuzzing, test)) { 1 << 20 } else { 1 << 30 };
 /// So many different texts may be labels.
 const MOST_WORDS: usize = 1 << 16;
 const MOST_WORD_BYTES: usize = 1024;
@@ -52,6 +60,42 @@ fn io_fault(error: io::Error) -> String {
 
 fn most_rows(size: u64) -> u64 {
     (size / LEAST_ROW_BYTES + ROWS_OF_ANY).min(u64::from(u32::MAX))
+}
+
+/// What files may yet have together beyond what each may have by its bytes.
+#[derive(Debug)]
+struct Beyond {
+    rows: u64,
+    values: Arc<AtomicU64>,
+    pages: Arc<AtomicU64>,
+}
+
+impl Default for Beyond {
+    fn default() -> Beyond {
+        let bytes = || Arc::new(AtomicU64::new(BYTES_OF_ALL));
+        Beyond { rows: ROWS_OF_ALL, values: bytes(), pages: bytes() }
+    }
+}
+
+/// Bytes that are left to a file.
+#[derive(Debug)]
+struct Left {
+    own: u64,
+    beyond: Arc<AtomicU64>,
+}
+
+impl Left {
+    fn of(size: u64, beyond: &Arc<AtomicU64>) -> Left {
+        Left { own: size.saturating_mul(MOST_EXPANSION), beyond: Arc::clone(beyond) }
+    }
+
+    /// Whether there were so many, which are taken.
+    fn take(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.own);
+        let taken = self.beyond.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(more));
+        self.own -= if taken.is_ok() { bytes - more } else { 0 };
+        taken.is_ok()
+    }
 }
 
 /// The rows of some files, by name.
@@ -167,7 +211,7 @@ impl Tables {
     ) -> Result<Tables> {
         let (by_folder, spill) = (HashMap::new(), Spill::default());
         let mut tables = Tables { tables: Vec::new(), by_folder, spill, has_words: false };
-        let (mut labels, mut count) = (Labels::default(), 0);
+        let (mut labels, mut beyond, mut count) = (Labels::default(), Beyond::default(), 0);
         for (path, file) in listing::opened(paths)? {
             let folder = path.file_stem().unwrap_or_default().as_bytes().to_vec();
             if let Some(fault) = fault_of(&folder) {
@@ -182,7 +226,7 @@ impl Tables {
                     shown(&folder)
                 )));
             }
-            let table = Table::read(path, folder, file, columns, &mut labels, problem)?;
+            let table = Table::read(path, folder, file, columns, &mut labels, &mut beyond, problem)?;
             let Some(table) = table else { continue };
             count += table.rows.len() as u64;
             tables.by_folder.insert(table.folder.clone(), tables.tables.len());

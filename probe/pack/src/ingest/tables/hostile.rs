@@ -139,12 +139,21 @@ struct Expanded {
 
 impl Expanded {
     fn of(bytes: &[u8]) -> Expanded {
+        Expanded::of_all(&[bytes])
+    }
+
+    fn of_all(files: &[&[u8]]) -> Expanded {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("made");
-        fs::write(&path, bytes).unwrap();
+        let write = |(number, bytes): (usize, &&[u8])| {
+            // The first is called as if it were alone.
+            let path = dir.path().join(format!("made{}", "-".repeat(number)));
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let paths: Vec<PathBuf> = files.iter().enumerate().map(write).collect();
         let mut sentences = Vec::new();
         let mut problem = |sentence: String| sentences.push(sentence);
-        let mut tables = Tables::of(&[path], Columns::default(), &mut problem, &mut |_| {}).unwrap();
+        let mut tables = Tables::of(&paths, Columns::default(), &mut problem, &mut |_| {}).unwrap();
         let spill: RefCell<Option<File>> = RefCell::default();
         let make = || {
             let file = tempfile::tempfile().unwrap();
@@ -197,6 +206,22 @@ fn what_is_expanded_is_counted_with_what_is_no_value() {
     let sentence = "are not packed: its pages have more bytes than those of such a file can have";
     assert_eq!(made.sentences.len(), 7);
     assert!(made.sentences.iter().all(|found| found.ends_with(sentence)), "{:?}", made.sentences);
+}
+
+#[test]
+fn a_thousand_files_of_few_bytes_take_no_more_than_one() {
+    // 600 KiB of zeros, of which one empty value.
+    let zeros = one_column(&[(1, compressed(DATA, PLAIN, 1, &vec![0; 600 << 10]))]);
+    let made = Expanded::of_all(&[&zeros, &zeros, &zeros]);
+    assert_eq!((made.rows(), made.bytes, made.sentences.len()), (1, 600 << 10, 2), "{:?}", made.sentences);
+    // As many rows of one text of a dictionary.
+    let runs = [&[8], &varint(65_536 << 1)[..], &[0]].concat();
+    let first = compressed(DICTIONARY, PLAIN, 1, &plain(&[""]));
+    let rows = one_column(&[(65_536, [first, compressed(DATA, OF_DICTIONARY, 65_536, &runs)].concat())]);
+    let made = Expanded::of_all(&[&rows, &rows, &rows]);
+    assert_eq!(made.rows(), 2 << 16);
+    let expected = "- is not packed: it and files before it have more rows than so many bytes can have";
+    assert!(made.sentences.len() == 1 && made.sentences[0].ends_with(expected), "{:?}", made.sentences);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::encodings::{Span, deltas, hybrid, length_spans, plain_integers, plain
 use super::lz4;
 use super::parquet::{Group, Leaf, Part, Physical};
 use super::thrift::{Fault, Parsed, Reader};
-use super::{ROWS_OF_ANY, Read, fault, io_fault};
+use super::{Left, ROWS_OF_ANY, Read, fault, io_fault};
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -89,14 +89,14 @@ pub(super) struct Pages<'f> {
     /// Rows that no page had yet.
     left: u64,
     /// What all pages of the file that are still to come may have together, expanded.
-    left_bytes: &'f mut u64,
+    left_bytes: &'f mut Left,
     dictionary: Option<Values>,
     /// Before all others alone.
     may_be_dictionary: bool,
 }
 
 impl<'f> Pages<'f> {
-    pub(super) fn new(file: &'f File, group: &Group, leaf: &'f Leaf, left_bytes: &'f mut u64) -> Pages<'f> {
+    pub(super) fn new(file: &'f File, group: &Group, leaf: &'f Leaf, left_bytes: &'f mut Left) -> Pages<'f> {
         let Part { codec, begin, end } = group.part;
         let (dictionary, may_be_dictionary) = (None, true);
         Pages {
@@ -145,9 +145,10 @@ impl<'f> Pages<'f> {
     }
 
     fn count(&mut self, bytes: usize) -> Read<()> {
-        let left = self.left_bytes.checked_sub(bytes as u64);
-        *self.left_bytes = left.ok_or("its pages have more bytes than those of such a file can have")?;
-        Ok(())
+        match self.left_bytes.take(bytes as u64) {
+            true => Ok(()),
+            false => fault("its pages have more bytes than those of such a file can have"),
+        }
     }
 
     fn header(&mut self) -> Read<Header> {

@@ -4,7 +4,7 @@
 use super::columns::{DESCRIPTION, Field, Kind, MOST_DESCRIPTION_BYTES};
 use super::pages::Pages;
 use super::thrift::{Fault, Parsed, Reader};
-use super::{Read, fault, io_fault, most_rows};
+use super::{Left, Read, fault, io_fault, most_rows};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -237,7 +237,7 @@ impl Footer {
     }
 
     /// The first value of a column that is there.
-    pub(super) fn first(&self, file: &File, column: usize, left_bytes: &mut u64) -> Read<Option<Vec<u8>>> {
+    pub(super) fn first(&self, file: &File, column: usize, left_bytes: &mut Left) -> Read<Option<Vec<u8>>> {
         let leaf = self.leaf(column);
         for group in self.groups(column)? {
             let mut pages = Pages::new(file, &group, leaf, left_bytes);

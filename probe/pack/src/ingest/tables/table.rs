@@ -5,7 +5,7 @@ use super::columns::{Chosen, Columns, Field, Kind, choose, ending};
 use super::pages::{Pages, Values};
 use super::parquet::{Footer, Group, Leaf};
 use super::spill::{Made, Spill};
-use super::{Facts, Labels, Place, Read, Row, fault, most_rows};
+use super::{Beyond, Facts, LEAST_ROW_BYTES, Labels, Left, Place, Read, Row, fault, most_rows};
 use crate::error::{Doing, Result};
 use crate::record::Record;
 use std::collections::HashMap;
@@ -17,10 +17,6 @@ use std::sync::Arc;
 
 /// Digits of a row's number in its name: as many as the largest pack needs, so that names sort as rows do.
 pub(super) const DIGITS: usize = 10;
-/// Values of one file have no more bytes together than so many times its own, and these, and neither have its pages once expanded: few bytes are
-/// not to fill a disk.
-const MOST_EXPANSION: u64 = if cfg!(any(fuzzing, test)) { 1 << 4 } else { 1 << 10 };
-const BYTES_OF_ANY: u64 = if cfg!(any(fuzzing, test)) { 1 << 20 } else { 1 << 30 };
 /// Of a value, by which its kind is known.
 const KNOWN_BY_BYTES: usize = 16;
 
@@ -41,9 +37,9 @@ pub(super) struct Table {
     column: String,
     has_paths: bool,
     /// What values that were not found yet may have together.
-    left_of_values: u64,
+    left_of_values: Left,
     /// What pages that were not expanded yet may have together.
-    left_of_pages: u64,
+    left_of_pages: Left,
 }
 
 impl Table {
@@ -54,10 +50,10 @@ impl Table {
         file: File,
         columns: Columns<'_>,
         labels: &mut Labels,
+        beyond: &mut Beyond,
         problem: &mut dyn FnMut(String),
     ) -> Result<Option<Table>> {
         let facts = Facts::of(&file.metadata().doing("open", &path)?);
-        let most = facts.bytes.saturating_mul(MOST_EXPANSION).saturating_add(BYTES_OF_ANY);
         let mut table = Table {
             path,
             folder,
@@ -69,14 +65,14 @@ impl Table {
             leaf: None,
             column: String::new(),
             has_paths: false,
-            left_of_values: most,
-            left_of_pages: most,
+            left_of_values: Left::of(facts.bytes, &beyond.values),
+            left_of_pages: Left::of(facts.bytes, &beyond.pages),
         };
         labels.unfit = 0;
         let mut begin = [0; 4];
         let is_parquet = table.file.read_at(&mut begin, 0).is_ok() && matches!(&begin, b"PAR1" | b"PARE");
         let read = match is_parquet {
-            true => table.read_parquet(columns, labels)?,
+            true => table.read_parquet(columns, labels, &mut beyond.rows)?,
             false => table.read_arrow(columns, labels)?,
         };
         if let Err(what) = read {
@@ -122,7 +118,12 @@ impl Table {
         Ok(read)
     }
 
-    fn read_parquet(&mut self, columns: Columns<'_>, labels: &mut Labels) -> Result<Read<()>> {
+    fn read_parquet(
+        &mut self,
+        columns: Columns<'_>,
+        labels: &mut Labels,
+        left_rows: &mut u64,
+    ) -> Result<Read<()>> {
         let (file, size) = (self.file.clone(), self.facts.bytes);
         let footer = match Footer::read(&file, size) {
             Ok(footer) => footer,
@@ -131,7 +132,7 @@ impl Table {
         let fields = footer.fields();
         let chosen = choose(&fields, footer.description.as_deref(), columns, &self.path)?;
         self.describe(&fields, chosen);
-        Ok(self.read_groups(&file, &footer, chosen, labels).map(|()| {
+        Ok(self.read_groups(&file, &footer, chosen, labels, left_rows).map(|()| {
             if fields[chosen.record].kind == Kind::Bytes {
                 // A fault has a sentence when the row is packed.
                 let mut first = |column| footer.first(&file, column, &mut self.left_of_pages).ok().flatten();
@@ -142,10 +143,20 @@ impl Table {
         }))
     }
 
-    fn read_groups(&mut self, file: &File, footer: &Footer, chosen: Chosen, labels: &mut Labels) -> Read<()> {
+    /// `left_rows`: of those that all files may have beyond their bytes.
+    fn read_groups(
+        &mut self,
+        file: &File,
+        footer: &Footer,
+        chosen: Chosen,
+        labels: &mut Labels,
+        left_rows: &mut u64,
+    ) -> Read<()> {
         self.groups = footer.groups(chosen.record)?;
         self.leaf = Some(footer.leaf(chosen.record).clone());
         let rows = self.groups.iter().map(|group| group.rows).sum::<u64>();
+        let left = left_rows.checked_sub(rows.saturating_sub(self.facts.bytes / LEAST_ROW_BYTES));
+        *left_rows = left.ok_or("it and files before it have more rows than so many bytes can have")?;
         let mut found = vec![Row { place: Place::Unread, bytes: 0, label: u32::MAX }; rows as usize];
         if let Some(label) = chosen.label {
             self.read_labels(file, footer, label, labels, &mut found)?;
@@ -274,10 +285,9 @@ impl Table {
                 return Ok(fault("it has numbers where it should have bytes"));
             };
             let bytes = spans.iter().map(|span| span.len() as u64).sum();
-            let Some(left) = self.left_of_values.checked_sub(bytes) else {
+            if !self.left_of_values.take(bytes) {
                 return Ok(fault("its values have more bytes than such a file can have"));
-            };
-            self.left_of_values = left;
+            }
             let place = match held.at {
                 Some(at) => Place::InFile(at),
                 None => Place::InSpill(spill.put(held, make)?),
