@@ -360,3 +360,14 @@ fn the_units_exposure_is_below_two() {
         assert!(exposure.is_some_and(|exposure| exposure < 2.0), "{printed}");
     }
 }
+
+#[test]
+fn units_that_serve_metrics_tell_one_users_clients_from_anothers() {
+    for unit in ["stallscope-collect", "stallscope-node-export"] {
+        let path = format!("{}/contrib/systemd/{unit}.service", env!("CARGO_MANIFEST_DIR"));
+        let unit = std::fs::read_to_string(path).unwrap();
+        let families = unit.lines().find(|line| line.starts_with("RestrictAddressFamilies=")).unwrap();
+        // Else the kernel says of no connection whose it is (sock_diag(7)), and all have the share of one address.
+        assert!(families.split(['=', ' ']).any(|family| family == "AF_NETLINK"), "{families}");
+    }
+}

@@ -88,6 +88,20 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
     // Without memory it ends before what serves all users.
     let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", running[0])).unwrap();
     assert_eq!(score.trim(), "500");
+    // Nor does it keep that waiting, however busy its job has it be.
+    let nice = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let after_name: Vec<i64> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        // The 19th of all, of which the state is no number.
+        after_name[15]
+    };
+    assert_eq!(nice(running[0]), (nice(launcher.0.id()) + 10).min(19));
     // A closed terminal of the launcher is no signal to it.
     assert_eq!(field(running[0], "NSpgid:"), running[0].to_string());
     // Its user may not look into it, and have it do something else where the service's limits are in force and not their own.

@@ -4,26 +4,26 @@
 mod address;
 mod clients;
 mod host;
+mod page;
 mod peer;
+mod token;
 
 pub use address::metrics_address;
+pub use token::Token;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use clients::Clients;
 use host::OwnName;
-use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use page::Page;
 use peer::Peers;
 use std::convert::Infallible;
-use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -45,49 +45,6 @@ const HEAD_LIMIT_BYTES: usize = 8192;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
-
-/// Longest token, in bytes.
-const TOKEN_LIMIT_BYTES: u64 = 1024;
-
-/// What a client has to show to be given figures (RFC 6750, `Authorization: Bearer`).
-#[derive(Clone)]
-pub struct Token(String);
-
-impl Token {
-    /// # Errors
-    /// The file can't be read, or every user may read it, or no token is in it.
-    pub fn in_file(path: &Path) -> Result<Token> {
-        let shown = path.display();
-        let file = File::open(path).with_context(|| format!("cannot read the token in {shown}"))?;
-        let open_to_all = file.metadata()?.mode() & 0o004 != 0;
-        ensure!(!open_to_all, "every user may read the token in {shown}; `chmod o-r` the file");
-        let mut text = String::new();
-        file.take(TOKEN_LIMIT_BYTES + 1)
-            .read_to_string(&mut text)
-            .with_context(|| format!("cannot read the token in {shown}"))?;
-        let token = text.trim_end();
-        let is_one = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-        ensure!(
-            is_one && text.len() as u64 <= TOKEN_LIMIT_BYTES,
-            "{shown} holds no token: one line of letters, digits and signs, as `openssl rand -hex 32` prints"
-        );
-        Ok(Token(token.to_owned()))
-    }
-
-    /// Takes as long for any guess of the same length.
-    fn is_shown_in(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let (scheme, guess) = shown.split_at(shown.len().min(7));
-        let differences = guess.iter().zip(self.0.bytes()).fold(0, |sum, (guess, own)| sum | (guess ^ own));
-        scheme.eq_ignore_ascii_case(b"bearer ") && guess.len() == self.0.len() && differences == 0
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
-}
 
 /// Where to serve figures, to which user, and how they are written.
 #[derive(Clone, Debug)]
@@ -116,13 +73,25 @@ impl<T> Metrics<T> {
     pub(crate) fn bind(self) -> Result<Bound<T>> {
         let Metrics { address, render, token } = self;
         let listener = TcpListener::bind(address).map_err(|error| {
-            anyhow!("cannot serve metrics at {address} ({}); name another, or port 0 for any", error.kind())
+            let why = in_words(&error, address, token.is_some());
+            anyhow!("cannot serve metrics at {address} ({why}); name another, or port 0 for any")
         })?;
         listener.set_nonblocking(true)?;
         // One user's connections are not to fill it.
         rustix::net::listen(&listener, QUEUE)?;
         Ok(Bound { listener, peers: Peers::open(), own_name: OwnName::find(), render, token })
     }
+}
+
+/// Why there is no `address` for us. Who has it instead is asked for the figures, and is shown the token for them.
+fn in_words(error: &io::Error, address: SocketAddr, has_token: bool) -> String {
+    if error.kind() != ErrorKind::AddrInUse {
+        return error.kind().to_string();
+    }
+    let holder = Peers::open().holder_of(address);
+    let holder = holder.map_or("another program".to_owned(), |uid| format!("a program of user {uid}"));
+    let shown = if has_token { ", to which scrapers show the token: make another one" } else { "" };
+    format!("{} by {holder}{shown}", error.kind())
 }
 
 /// What was last published, served until this is dropped.
@@ -137,13 +106,13 @@ struct Source<T> {
     latest: watch::Receiver<Option<Arc<T>>>,
     render: fn(&T) -> String,
     /// What was last published, and as it was written: each is written once, however many ask.
-    written: Mutex<Option<(Arc<T>, String)>>,
+    written: Mutex<Option<(Arc<T>, Page)>>,
     token: Option<Token>,
     own_name: OwnName,
 }
 
 impl<T> Source<T> {
-    fn figures(&self) -> Option<String> {
+    fn figures(&self) -> Option<Page> {
         // Let go before rendering: the session publishes through the same lock.
         let latest = self.latest.borrow().clone()?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +121,7 @@ impl<T> Source<T> {
         {
             return Some(text.clone());
         }
-        let text = (self.render)(&latest);
+        let text = Page::from((self.render)(&latest));
         *written = Some((latest, text.clone()));
         Some(text)
     }
@@ -200,7 +169,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
 }
 
 /// A runtime for this thread, and `listener` as a part of it.
-fn listening(listener: TcpListener) -> std::io::Result<(Runtime, tokio::net::TcpListener)> {
+fn listening(listener: TcpListener) -> io::Result<(Runtime, tokio::net::TcpListener)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let listener = {
         let _within = runtime.enter();
@@ -238,7 +207,7 @@ async fn answer_all<T: Send + Sync + 'static>(
 }
 
 /// The peers that have connected by now, if any have.
-async fn waiting(listener: &tokio::net::TcpListener) -> Option<std::io::Result<(TcpStream, SocketAddr)>> {
+async fn waiting(listener: &tokio::net::TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
     std::future::poll_fn(|context| {
         std::task::Poll::Ready(match listener.poll_accept(context) {
             std::task::Poll::Ready(found) => Some(found),
@@ -284,7 +253,7 @@ async fn converse<T: Send + Sync + 'static>(stream: TcpStream, own: SocketAddr, 
         let figures = || source.figures();
         let may_mislead = own.ip().to_canonical().is_loopback();
         let answer = match may_mislead && !source.own_name.is_asked(request.headers()) {
-            true => response(StatusCode::MISDIRECTED_REQUEST, PLAIN, format!("{}\n", host::ELSEWHERE)),
+            true => response(StatusCode::MISDIRECTED_REQUEST, PLAIN, format!("{}\n", host::ELSEWHERE).into()),
             false => answer(&request, source.token.as_ref(), figures),
         };
         std::future::ready(Ok::<_, Infallible>(answer))
@@ -302,10 +271,10 @@ async fn converse<T: Send + Sync + 'static>(stream: TcpStream, own: SocketAddr, 
 fn answer<B>(
     request: &Request<B>,
     token: Option<&Token>,
-    figures: impl Fn() -> Option<String>,
-) -> Response<String> {
-    let sentence = |status, sentence: &str| response(status, PLAIN, format!("{sentence}\n"));
-    let with = |mut refusal: Response<String>, name: HeaderName, value| {
+    figures: impl Fn() -> Option<Page>,
+) -> Response<Page> {
+    let sentence = |status, sentence: &str| response(status, PLAIN, format!("{sentence}\n").into());
+    let with = |mut refusal: Response<Page>, name: HeaderName, value| {
         refusal.headers_mut().insert(name, HeaderValue::from_static(value));
         refusal
     };
@@ -331,7 +300,7 @@ fn answer<B>(
     }
 }
 
-fn response(status: StatusCode, kind: &'static str, body: String) -> Response<String> {
+fn response(status: StatusCode, kind: &'static str, body: Page) -> Response<Page> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -359,13 +328,14 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
     use super::*;
+    use hyper::header::AUTHORIZATION;
 
-    fn ask(method: &str, path: &str, accept: Option<&str>) -> Response<String> {
+    fn ask(method: &str, path: &str, accept: Option<&str>) -> Response<Page> {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(accept) = accept {
             request = request.header(ACCEPT, accept);
         }
-        answer(&request.body(()).unwrap(), None, || Some("# EOF\n".into()))
+        answer(&request.body(()).unwrap(), None, || Some("# EOF\n".to_owned().into()))
     }
 
     #[test]
@@ -389,6 +359,42 @@ mod tests {
     }
 
     #[test]
+    fn however_many_clients_read_a_page_it_is_in_memory_once() {
+        let (publisher, latest) = watch::channel(Some(Arc::new(7)));
+        let render = |figure: &i32| figure.to_string();
+        let own_name = OwnName::find();
+        let source = Source { latest, render, written: Mutex::new(None), token: None, own_name };
+        let request = Request::get("/metrics").body(()).unwrap();
+        let served = || answer(&request, None, || source.figures()).into_body().0;
+        let pages: Vec<_> = (0..clients::MOST).map(|_| served()).collect();
+        assert!(pages.iter().all(|page| &page[..] == b"7" && page.as_ptr() == pages[0].as_ptr()));
+        publisher.send_replace(Some(Arc::new(8)));
+        assert_eq!(&served()[..], b"8");
+    }
+
+    #[test]
+    fn who_has_the_port_is_named_and_what_they_were_shown() {
+        let theirs = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = theirs.local_addr().unwrap();
+        let refusal = |token| {
+            let render = |_: &()| String::new();
+            Metrics { address, render, token }.bind().unwrap_err().to_string()
+        };
+        let shown = refusal(Some(Token("s3cret".into())));
+        assert!(shown.contains("show the token: make another one"), "{shown}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        let plain = refusal(None);
+        assert!(plain.contains("address in use by ") && !plain.contains("token"), "{plain}");
+        // Where the kernel answers at all.
+        let own = Peers::open().holder_of(address);
+        assert_eq!(
+            own.is_some(),
+            plain.contains(&format!("user {}", rustix::process::geteuid().as_raw())),
+            "{plain}"
+        );
+    }
+
+    #[test]
     fn with_a_token_nothing_is_answered_without_it() {
         let token = Token("s3cret".into());
         let ask = |path: &str, shown: Option<&str>| {
@@ -396,7 +402,7 @@ mod tests {
             if let Some(shown) = shown {
                 request = request.header(AUTHORIZATION, shown);
             }
-            answer(&request.body(()).unwrap(), Some(&token), || Some("# EOF\n".into()))
+            answer(&request.body(()).unwrap(), Some(&token), || Some("# EOF\n".to_owned().into()))
         };
         for right in ["Bearer s3cret", "bearer s3cret"] {
             assert_eq!(ask("/metrics", Some(right)).status(), 200, "{right}");
@@ -421,24 +427,6 @@ mod tests {
         // Not even what there would be.
         assert_eq!(ask("/other", None).status(), 401);
         assert!(!format!("{token:?}").contains("s3cret"));
-    }
-
-    #[test]
-    fn a_token_is_one_line_that_not_everybody_may_read() {
-        use std::os::unix::fs::PermissionsExt;
-        let path = std::env::temp_dir().join(format!("stallscope-token-{}", std::process::id()));
-        let found = |text: &str, mode| {
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            Token::in_file(&path)
-        };
-        assert_eq!(found("s3cret\n", 0o640).unwrap().0, "s3cret");
-        assert!(found("s3cret\n", 0o644).unwrap_err().to_string().contains("chmod"));
-        for wrong in ["", "\n", "two words", "two\nlines", "ümlaut", &"a".repeat(2000)] {
-            assert!(found(wrong, 0o600).is_err(), "{wrong}");
-        }
-        std::fs::remove_file(&path).unwrap();
-        assert!(Token::in_file(&path).is_err());
     }
 
     #[test]

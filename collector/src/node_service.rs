@@ -17,6 +17,7 @@ pub(crate) use asking::Way;
 pub use asking::{NodeLog, node_state, pause_node, resume_node};
 
 use crate::confine::{Account, drop_all_capabilities, keep_capabilities};
+use crate::host;
 use crate::launching::{self, KEPT};
 use crate::node_socket::NodeSocket;
 use crate::policy::Policy;
@@ -89,8 +90,15 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
                 }
                 say(&format!("serving this node's policy at {}", socket.display()));
                 let own_uid = account.is_own().then_some(account.uid());
-                let given =
-                    Given { listener: bound.listener, launcher: theirs, policy, book, own_uid, exports };
+                let given = Given {
+                    listener: bound.listener,
+                    launcher: theirs,
+                    policy,
+                    book,
+                    own_uid,
+                    exports,
+                    user_name: host::user_name,
+                };
                 serving::serve(given, &config, say)
             });
             if let Err(error) = &done {

@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// A session that was asked to end and has not by then ends at once: more than undoing what was not proven takes.
 const ENDS_WITHIN: Duration = Duration::from_secs(15);
+/// Beside as many of one user as there may be, all of them busy, the kernel gives the service three times what it takes for 1,000 jobs;
+/// beside a busy loader worker it gives one of these several times what it takes.
+const NICE: i32 = 10;
 /// As which verb the program is a session.
 const VERB: &str = "node-session";
 
@@ -135,6 +138,8 @@ pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
     ensure!(uid != 0, "a session is never root's");
     // Where there is no memory left, it goes before the service, which all users' jobs have.
     let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+    // And where the unit's CPU time (`CPUQuota=`) is used up by what one user keeps busy.
+    let _ = rustix::process::nice(NICE);
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     // It connects to a socket of the user's own, and needs none of their further groups.
     setgroups(&[])?;

@@ -2,7 +2,7 @@
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use stallscope_ebpf::Subordinates;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 /// One of those among whom connections are divided.
@@ -34,6 +34,15 @@ impl Peers {
         let (client, own) = (canonical(client), canonical(own));
         let user = self.user_of(client, own).map(|uid| self.subordinates.payer(uid));
         user.map_or(Peer::Address(network(client.ip())), Peer::User)
+    }
+
+    /// Whose program listens at `address`, as far as the kernel says so.
+    pub(super) fn holder_of(&self, address: SocketAddr) -> Option<u32> {
+        let nobody = match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.user_of(address, SocketAddr::new(nobody, 0))
     }
 
     fn user_of(&self, client: SocketAddr, own: SocketAddr) -> Option<u32> {
@@ -166,6 +175,22 @@ mod tests {
         assert_ne!(of("2001:db8:0:7::1"), of("2001:db8:0:8::1"));
         assert_ne!(of("192.0.2.7"), of("192.0.2.8"));
         assert_eq!(of("::ffff:192.0.2.7"), Peer::Address("192.0.2.7".parse().unwrap()));
+    }
+
+    #[test]
+    fn who_listens_is_known_as_who_connects_is() {
+        let peers = Peers::open();
+        for (at, asked) in [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+            // Not every machine has the newer family.
+            let Ok(listener) = TcpListener::bind(at) else { continue };
+            let address = SocketAddr::new(asked.parse().unwrap(), listener.local_addr().unwrap().port());
+            let holder = peers.holder_of(address);
+            let own = rustix::process::geteuid().as_raw();
+            let client = TcpStream::connect(address).unwrap();
+            let of_client = peers.user_of(client.local_addr().unwrap(), address);
+            // Where the kernel answers at all.
+            assert_eq!((holder, of_client), (of_client.map(|_| own), of_client), "{at}");
+        }
     }
 
     #[test]

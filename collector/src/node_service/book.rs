@@ -31,6 +31,8 @@ pub(super) struct Book {
 
 #[derive(Debug)]
 struct Allowance {
+    /// Its number where no line had its name: to look that up, all would wait for a directory service.
+    user: String,
     lines: u32,
     at: Instant,
     left_out: u64,
@@ -68,7 +70,11 @@ impl Book {
         event.wall_ns = host::wall_ns();
         if event.uid != 0 && event.by_uid != Some(0) {
             let payer = self.payer(event.uid);
-            let Some(left_out) = self.allows(payer, now) else { return };
+            let left_out = self.allows(payer, now);
+            if let Some(allowance) = self.users.get_mut(&payer).filter(|_| payer == event.uid) {
+                allowance.user.clone_from(&event.user);
+            }
+            let Some(left_out) = left_out else { return };
             self.write_lost(payer, left_out);
         }
         self.write(event);
@@ -95,7 +101,7 @@ impl Book {
 
     fn write_lost(&mut self, uid: u32, left_out: u64) {
         if left_out > 0 {
-            let user = host::user_name(uid);
+            let user = self.users.get(&uid).map_or_else(|| uid.to_string(), |user| user.user.clone());
             self.write(NodeEvent { uid, user, ..lost(left_out, "its user's jobs had too many lines") });
         }
     }
@@ -120,7 +126,12 @@ impl Book {
             // A user with the whole allowance again is as one who never came.
             self.users.retain(|_, user| user.left(now) < AT_ONCE || user.left_out > 0);
         }
-        let user = self.users.entry(uid).or_insert(Allowance { lines: AT_ONCE, at: now, left_out: 0 });
+        let user = self.users.entry(uid).or_insert(Allowance {
+            user: uid.to_string(),
+            lines: AT_ONCE,
+            at: now,
+            left_out: 0,
+        });
         let left = user.left(now);
         if left > user.lines {
             (user.lines, user.at) = (left, now);
@@ -195,6 +206,8 @@ mod tests {
         let page = book.page(None, 7);
         let [.., lost, last] = &page.events[..] else { panic!("{page:?}") };
         assert_eq!((lost.saw.as_str(), last.why.as_str()), ("600 lines are missing here", "later"));
+        // The directory service is not asked by the service's one loop.
+        assert_eq!(lost.user, "user 7");
         assert_eq!(book.pauses(), Pauses::default());
         let _ = std::fs::remove_dir_all(&path);
     }

@@ -42,6 +42,7 @@ const IN_A_ROW: usize = 64;
 
 mod exporter;
 mod lines;
+mod names;
 mod peer;
 mod reception;
 mod share;
@@ -50,6 +51,7 @@ mod tests;
 
 use exporter::Exporter;
 use lines::Lines;
+use names::Names;
 use peer::Peer;
 use reception::{Answer, Reception, known_to};
 use share::Share;
@@ -59,6 +61,8 @@ enum Event {
         hello: NodeHello,
         peer: Peer,
         payer: u32,
+        /// The name of the user for whom it speaks, where that takes one and there is an answer.
+        user: Option<String>,
         reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
     /// As process `pid`, which the caller, process `of`, has started, or was started for.
@@ -86,6 +90,8 @@ enum Event {
     /// Jobs that introduce themselves by nothing.
     Found {
         roots: Vec<Root>,
+        /// Names of their users, as far as there are answers.
+        users: HashMap<u32, String>,
         held_up: Vec<HeldUp>,
     },
 }
@@ -100,6 +106,8 @@ pub(super) struct Given {
     pub(super) own_uid: Option<u32>,
     /// Whether it has done what the configuration has in `[export]`.
     pub(super) exports: bool,
+    /// A user's login name, which a directory service may have.
+    pub(super) user_name: fn(u32) -> String,
 }
 
 /// A job that has introduced itself: its number, and what its caches may have, as that changes.
@@ -109,7 +117,7 @@ struct Known {
 }
 
 pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
-    let Given { listener, launcher, policy, mut book, own_uid, exports } = given;
+    let Given { listener, launcher, policy, mut book, own_uid, exports, user_name } = given;
     launcher.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
@@ -132,10 +140,13 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         });
         let places = OF_ALL.min(descriptors::places());
         let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
-        tokio::spawn(look(Arc::clone(&looks), Finder::new(book.subordinates().clone()), sender.clone()));
+        let names = Names::new(user_name, book.subordinates().clone(), say);
+        let finder = Finder::new(book.subordinates().clone());
+        tokio::spawn(look(Arc::clone(&looks), finder, Arc::clone(&names), sender.clone()));
         let share = Share::with_alarm();
-        let exporter = exports.then(|| Exporter::start(export, sender.clone(), book.end(), share.clone(), say));
-        let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
+        let exporter =
+            exports.then(|| Exporter::start(export, sender.clone(), book.end(), share.clone(), say));
+        let (mut ticks, mut connections) = (interval(TICK), HashMap::new());
         let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
         loop {
@@ -150,7 +161,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                             sleep(Duration::from_millis(50)).await;
                             break;
                         };
-                        take_up(stream, &book, &mut connections, places, &sender, &share);
+                        take_up(stream, &book, &mut connections, places, &sender, &share, &names);
                         next = tokio::select! {
                             biased;
                             accepted = listener.accept() => Some(accepted),
@@ -160,9 +171,9 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                     Vec::new()
                 }
                 Some(event) = events.recv(), if orders_to.capacity() > ORDERS / 2 => match event {
-                    Event::Called { hello, peer, payer, reply } => {
-                        let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
-                        let answer = share.during(payer, || reception.answer(hello, peer));
+                    Event::Called { hello, peer, payer, user, reply } => {
+                        let mut reception = Reception { desk: &mut desk, book: &mut book, own_uid };
+                        let answer = share.during(payer, || reception.answer(hello, peer, user));
                         let Answer { job, reply: answer, orders } = answer;
                         let known = job.map(|job| {
                             let (grants, granted) = watch::channel(0);
@@ -199,10 +210,10 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         let _ = reply.send(known_to(&desk, &book, &asks, 0));
                         Vec::new()
                     }
-                    Event::Found { roots, held_up } => {
+                    Event::Found { roots, users, held_up } => {
                         held_up.into_iter().for_each(|one| say(&not_searched(one)));
-                        let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
-                        reception.found(&roots, now)
+                        let mut reception = Reception { desk: &mut desk, book: &mut book, own_uid };
+                        reception.found(&roots, &users, now)
                     }
                     Event::HungUp { payer } => {
                         connections.entry(payer).and_modify(|count: &mut usize| *count -= 1);
@@ -219,8 +230,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         FromLauncher::Ended { id, code } => desk.ended(id, code, now),
                         FromLauncher::Reload => match Policy::read(config) {
                             Ok(policy) => {
-                                // A directory service that did not answer has numbers taken for names.
-                                names.clear();
+                                names.forget();
                                 say("the configuration was read again and is in force");
                                 // The launcher has it, which alone could make another.
                                 let another = folder_of(&policy);
@@ -268,7 +278,7 @@ fn most_of_a_user(of_all: usize, places: usize) -> usize {
 }
 
 /// Looks for jobs for as long as somebody hears of them. Beside the service, as a node may have tens of thousands of processes.
-async fn look(is_on: Arc<AtomicBool>, mut finder: Finder, events: mpsc::Sender<Event>) {
+async fn look(is_on: Arc<AtomicBool>, mut finder: Finder, names: Arc<Names>, events: mpsc::Sender<Event>) {
     loop {
         sleep(LOOK).await;
         if !is_on.load(Ordering::Relaxed) {
@@ -281,7 +291,8 @@ async fn look(is_on: Arc<AtomicBool>, mut finder: Finder, events: mpsc::Sender<E
         let Ok((after, roots)) = looked.await else { return };
         finder = after;
         let held_up = finder.held_up();
-        if events.send(Event::Found { roots, held_up }).await.is_err() {
+        let users = names.of_all(roots.iter().map(|root: &Root| root.uid)).await;
+        if events.send(Event::Found { roots, users, held_up }).await.is_err() {
             return;
         }
     }
@@ -302,6 +313,7 @@ fn take_up(
     places: usize,
     events: &mpsc::Sender<Event>,
     share: &Share,
+    names: &Arc<Names>,
 ) {
     let Some(peer) = Peer::of(&stream) else { return };
     let payer = peer.payer(book);
@@ -311,12 +323,12 @@ fn take_up(
         return share.closing(payer, || drop(stream));
     }
     *connections.entry(payer).or_default() += 1;
-    let (events, own_share) = (events.clone(), share.clone());
+    let (events, own_share, names) = (events.clone(), share.clone(), Arc::clone(names));
     share.during(payer, || {
         tokio::spawn(async move {
             let (read, write) = stream.into_split();
             let mut lines = Lines::new(read, payer, own_share.clone());
-            hear(&mut lines, write, peer, payer, &events, &own_share).await;
+            hear(&mut lines, write, peer, payer, &events, &own_share, &names).await;
             own_share.closing(payer, || drop(lines));
             let _ = events.send(Event::HungUp { payer }).await;
         })
@@ -331,6 +343,7 @@ async fn hear(
     payer: u32,
     events: &mpsc::Sender<Event>,
     share: &Share,
+    names: &Arc<Names>,
 ) {
     // Before it is known to have hung up: those of a user who connects without end take up that user's places, and what comes
     // beyond them costs next to nothing.
@@ -340,7 +353,11 @@ async fn hear(
     let (known, answer) = match share.during(payer, || stallscope_wire::decode::<NodeHello>(&first)) {
         // A shim has its own version, which is looked at later.
         Ok(hello) if hello.stallscope == VERSION || matches!(hello.client, NodeClient::Shim(_)) => {
-            if events.send(Event::Called { hello, peer, payer, reply }).await.is_err() {
+            let user = match hello.client {
+                NodeClient::List | NodeClient::Log { .. } => None,
+                _ => names.of(peer.speaks_for(&hello.client)).await,
+            };
+            if events.send(Event::Called { hello, peer, payer, user, reply }).await.is_err() {
                 return;
             }
             let Ok(answer) = answered.await else { return };

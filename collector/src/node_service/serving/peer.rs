@@ -3,7 +3,7 @@
 use super::Book;
 use crate::containers::{THEIR_ROOT, is_the_nodes_root};
 use crate::procfs;
-use stallscope_wire::ShimHello;
+use stallscope_wire::{NodeClient, ShimHello};
 use tokio::net::UnixStream;
 
 /// Processes from one to the root of its job at most.
@@ -29,6 +29,14 @@ impl Peer {
     /// Root of a container alone.
     pub(super) fn is_containers_root(&self) -> bool {
         self.uid == 0 && !self.is_root
+    }
+
+    /// Whose the job is, or who asks. Root alone speaks for others.
+    pub(super) fn speaks_for(&self, client: &NodeClient) -> u32 {
+        match client {
+            NodeClient::Job(job) => job.owner.filter(|_| self.is_root).unwrap_or(self.uid),
+            _ => self.uid,
+        }
     }
 
     /// Whose share of what all users have together it takes of.

@@ -33,17 +33,23 @@ pub(super) fn known_to(desk: &Desk, book: &Book, asks: &NodeClient, uid: u32) ->
     }
 }
 
+/// A rule may be for this user or not: it calls again.
+fn not_known_yet(uid: u32) -> Answer {
+    let why = "the service that knows users' names (nsswitch.conf) has not answered; call again";
+    NodeReply::Error(format!("there is no policy for user {uid} yet: {why}")).into()
+}
+
 /// Answers what a connection begins with.
 pub(super) struct Reception<'a> {
     pub(super) desk: &'a mut Desk,
     pub(super) book: &'a mut Book,
-    pub(super) names: &'a mut HashMap<u32, String>,
     pub(super) own_uid: Option<u32>,
 }
 
 impl Reception<'_> {
-    pub(super) fn answer(&mut self, hello: NodeHello, peer: Peer) -> Answer {
-        let Peer { uid, pid, is_root } = peer;
+    /// `user`: the login name of the one for whom `peer` speaks, where there is an answer to that.
+    pub(super) fn answer(&mut self, hello: NodeHello, peer: Peer, user: Option<String>) -> Answer {
+        let (owner, Peer { uid, pid, .. }) = (peer.speaks_for(&hello.client), peer);
         match hello.client {
             NodeClient::List | NodeClient::Log { .. } | NodeClient::Pause(_) | NodeClient::Resume(_)
                 if peer.is_containers_root() =>
@@ -53,16 +59,18 @@ impl Reception<'_> {
             NodeClient::List | NodeClient::Log { .. } => {
                 known_to(self.desk, self.book, &hello.client, uid).into()
             }
-            NodeClient::Pause(whose) => self.turn(uid, |desk, by| desk.pause(&whose, by)),
-            NodeClient::Resume(whose) => self.turn(uid, |desk, by| desk.resume(&whose, by)),
+            NodeClient::Pause(whose) => self.turn(uid, user, |desk, by| desk.pause(&whose, by)),
+            NodeClient::Resume(whose) => self.turn(uid, user, |desk, by| desk.resume(&whose, by)),
             NodeClient::Shim(_) if hello.stallscope != stallscope_ring::PROTOCOL_VERSION => {
                 NodeReply::Error("this shim is of another version than the node's service".into()).into()
             }
-            NodeClient::Shim(shim) => self.answer_shim(shim, peer),
+            NodeClient::Shim(shim) => match user {
+                Some(user) => self.answer_shim(shim, peer, user),
+                None => not_known_yet(owner),
+            },
             NodeClient::Job(job) => {
-                // Root alone speaks for others.
-                let uid = job.owner.filter(|_| is_root).unwrap_or(uid);
-                let user = self.name_of(uid);
+                let uid = owner;
+                let Some(user) = user else { return not_known_yet(uid) };
                 let process = job.pid.and_then(|pid| Some((pid, procfs::start_ticks(pid)?)));
                 let has_shim = process.and_then(|process| self.desk.collector_of(uid, process));
                 if job.pid.is_some() && has_shim.is_none() {
@@ -82,13 +90,10 @@ impl Reception<'_> {
         }
     }
 
-    fn answer_shim(&mut self, shim: ShimHello, Peer { uid, pid, .. }: Peer) -> Answer {
+    fn answer_shim(&mut self, shim: ShimHello, Peer { uid, pid, .. }: Peer, user: String) -> Answer {
         let process = pid.and_then(|caller| root_of(caller, &shim));
-        let known = process.map(|(pid, _)| JobKnown {
-            user: self.name_of(uid),
-            cgroups: procfs::cgroups(pid),
-            label: shim.label,
-        });
+        let known =
+            process.map(|(pid, _)| JobKnown { user, cgroups: procfs::cgroups(pid), label: shim.label });
         let (payer, now) = (self.book.payer(uid), Instant::now());
         let (mut first_cache_bytes, mut orders) = (0, Vec::new());
         let found = process.zip(known).filter(|(_, known)| self.desk.is_for_policy(uid, known));
@@ -105,29 +110,37 @@ impl Reception<'_> {
         Answer { orders, ..Answer::from(NodeReply::Shim { comes, first_cache_bytes }) }
     }
 
-    pub(super) fn found(&mut self, roots: &[Root], now: Instant) -> Vec<ToLauncher> {
+    /// `users`: their names, as far as there are answers; the others' jobs are found again.
+    pub(super) fn found(
+        &mut self,
+        roots: &[Root],
+        users: &HashMap<u32, String>,
+        now: Instant,
+    ) -> Vec<ToLauncher> {
         let known = self.desk.processes();
         let all: Vec<_> = roots.iter().map(|root| root.process).collect();
         self.desk.forget_all_but(&all);
         let mut orders = Vec::new();
         for Root { process, uid } in roots.iter().copied() {
-            if found::is_below(process.0, &known) {
+            let Some(user) = users.get(&uid).filter(|_| !found::is_below(process.0, &known)) else {
                 continue;
-            }
+            };
             // Its label is in its environment, which its user's collector reads.
-            let (user, cgroups) = (self.name_of(uid), procfs::cgroups(process.0));
-            let known = JobKnown { user, cgroups, label: String::new() };
+            let cgroups = procfs::cgroups(process.0);
+            let known = JobKnown { user: user.clone(), cgroups, label: String::new() };
             orders.extend(self.desk.found(uid, self.book.payer(uid), process, known, now));
         }
         orders
     }
 
-    fn name_of(&mut self, uid: u32) -> String {
-        self.names.entry(uid).or_insert_with(|| host::user_name(uid)).clone()
-    }
-
-    fn turn(&mut self, uid: u32, how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned) -> Answer {
-        let name = self.name_of(uid);
+    fn turn(
+        &mut self,
+        uid: u32,
+        user: Option<String>,
+        how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned,
+    ) -> Answer {
+        // A pause waits for no directory service.
+        let name = user.unwrap_or_else(|| uid.to_string());
         let may_all = uid == 0 || self.own_uid == Some(uid);
         match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
             Ok((done, orders)) => {

@@ -27,7 +27,9 @@ fn given(name: &str) -> (std::path::PathBuf, Given, StdStream) {
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
     let (policy, book) =
         (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
-    (socket, Given { listener, launcher: theirs, policy, book, own_uid: None, exports: false }, ours)
+    let user_name = crate::host::user_name;
+    let given = Given { listener, launcher: theirs, policy, book, own_uid: None, exports: false, user_name };
+    (socket, given, ours)
 }
 
 /// What is left of it goes.
@@ -251,6 +253,41 @@ fn what_callers_pass_along_keeps_nobody_waiting() {
     rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();
     end(&socket);
     assert!(heard.is_ok() && answer.contains("no stallscope message"), "{heard:?} {answer}");
+}
+
+#[test]
+fn a_directory_that_does_not_answer_holds_up_nobody_but_those_who_are_looked_up() {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    static ANSWERS: AtomicBool = AtomicBool::new(false);
+    let (socket, given, _launcher) = given("directory");
+    let user_name = |uid: u32| {
+        ASKED.store(true, Ordering::Relaxed);
+        while !ANSWERS.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        format!("user {uid}")
+    };
+    let given = Given { user_name, ..given };
+    std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
+    let calls = {
+        let socket = socket.clone();
+        std::thread::spawn(move || call(&socket, NodeClient::Job(JobHello::default())).1)
+    };
+    while !ASKED.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    wait_for(&socket, <[NodeJob]>::is_empty);
+    let (_, NodeReply::Done(_) | NodeReply::Error(_)) = call(&socket, NodeClient::Pause(Whose { job: None }))
+    else {
+        panic!("no pause")
+    };
+    let reply = calls.join().unwrap();
+    assert!(matches!(&reply, NodeReply::Error(why) if why.contains("has not answered")), "{reply:?}");
+    ANSWERS.store(true, Ordering::Relaxed);
+    let job = job();
+    let _known = introduce(&socket, job.0.id());
+    wait_for(&socket, |found| found.iter().any(|job| job.user.starts_with("user ")));
+    end(&socket);
 }
 
 /// A control group as a container's is called, without a container.
