@@ -37,7 +37,7 @@ pub(crate) struct Witnesses {
 impl Witnesses {
     /// Of whatever they cannot tell they say that it came to us alone: a signal that comes twice does less harm than one that is lost.
     pub(crate) fn start() -> Witnesses {
-        // The one outside is the older: whoever sends to processes one by one comes to it before the other, or to both before us.
+        // The one outside is the older: who sends to processes one by one comes to it before the other, or to both before us.
         let outside = Witness::start(true).ok();
         Witnesses { outside, inside: Witness::start(false).ok(), known: [(0, 0); NUMBERS] }
     }
@@ -80,7 +80,7 @@ impl Witnesses {
     }
 }
 
-/// An answer that comes too late would be the next question's: whoever has not given one in time is not asked again.
+/// An answer that comes too late would be the next question's: who has not given one in time is not asked again.
 fn ask(witness: &mut Option<Witness>, kind: SignalKind) -> Option<u32> {
     let answer = witness.as_mut()?.ask(kind);
     if answer.is_err() {
