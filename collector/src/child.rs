@@ -246,7 +246,8 @@ mod tests {
     #[tokio::test]
     async fn a_command_that_is_not_there_exits_as_in_a_shell() {
         let started = |name: &str| {
-            launch(&[name.into()], None, &mut PrivateMounts::default(), None, &Witnesses::start()).unwrap_err()
+            launch(&[name.into()], None, &mut PrivateMounts::default(), None, &Witnesses::start())
+                .unwrap_err()
         };
         let error = started("no-such-command-at-all");
         assert_eq!(error.code, 127);
