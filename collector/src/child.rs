@@ -2,6 +2,7 @@
 
 use crate::private_mounts::PrivateMounts;
 use crate::sudo::Caller;
+use crate::witness::Witnesses;
 use crate::{procfs, signals};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -34,6 +35,7 @@ pub(crate) fn launch(
     shim: Option<Shim<'_>>,
     mounts: &mut PrivateMounts,
     run_as: Option<&Caller>,
+    witnesses: &Witnesses,
 ) -> Result<Child, LaunchError> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(LaunchError { code: 2, sentence: "no command was given".into() });
@@ -70,6 +72,8 @@ pub(crate) fn launch(
     if let Some(caller) = run_as {
         caller.run(child.as_std_mut());
     }
+    // The last thing before it is the job.
+    witnesses.begin_with(child.as_std_mut());
     child.spawn().map_err(|error| {
         if let Some(sentence) = mounts.trouble(&error) {
             return LaunchError { code: 126, sentence };
@@ -115,24 +119,21 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// No process has so many ancestors.
-const MOST_ANCESTORS: usize = 1000;
+/// Passes a signal on to the job, unless all that came of this kind came to the job as well, as to the whole of our process group: a second one
+/// may have it give up what it does after the first. SIGUSR1 asks for our screen, and goes to a job that does something of its own at it.
+pub(crate) fn forward(kind: SignalKind, job: &Child, witnesses: &mut Witnesses) {
+    // Both are asked in any case: what they had left over would be the next one's.
+    let (came, to_group) = (signals::came(kind), witnesses.of_group(kind));
+    let Some(pid) = job.id() else { return };
+    let has_it = came <= if is_in_our_group(pid) { to_group } else { 0 };
+    if !has_it && (kind != SignalKind::user_defined1() || expects(kind, pid)) {
+        send(kind, job);
+    }
+}
 
-/// Passes a signal on to the job, unless that has it already: a second one may have it give up what it does after the first.
-///
 /// The child itself is asked for its number: once its end was taken note of, be it by a look at it in passing, another process may
 /// have that number, and until then none has.
-pub(crate) fn forward(kind: SignalKind, job: &Child) {
-    let by_terminal = kind == SignalKind::interrupt() || kind == SignalKind::quit();
-    if by_terminal && shares_terminal() {
-        return;
-    }
-    match signals::sender(kind) {
-        Some(sender) if job.id().is_some_and(|pid| is_sent_to_both(sender, pid)) => return,
-        // The kernel's is about the time that this process has used.
-        None if kind.as_raw_value() == libc::SIGXCPU => return,
-        _ => {}
-    }
+fn send(kind: SignalKind, job: &Child) {
     let signal = rustix::process::Signal::from_named_raw(kind.as_raw_value());
     let pid = job.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
     if let (Some(signal), Some(pid)) = (signal, pid) {
@@ -141,24 +142,17 @@ pub(crate) fn forward(kind: SignalKind, job: &Child) {
     }
 }
 
-/// Whether what `sender` sends to us goes to the job `pid` as well: one of the job's own processes sends to their whole process group, which is ours.
-fn is_sent_to_both(sender: u32, pid: u32) -> bool {
-    let mut ancestors = std::iter::successors(Some(sender), |one| procfs::parent(*one)).take(MOST_ANCESTORS);
-    ancestors.any(|one| one == pid)
+fn is_in_our_group(pid: u32) -> bool {
+    let group = rustix::process::getpgid(rustix::process::Pid::from_raw(pid as i32));
+    group.is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// Whether the job does something of its own at this signal: it has a handler for it, or blocks it to ask for it.
-pub(crate) fn expects(kind: SignalKind, pid: u32) -> bool {
+fn expects(kind: SignalKind, pid: u32) -> bool {
     let status = procfs::text(pid, "status").unwrap_or_default();
     let sets = ["SigCgt:", "SigBlk:"].map(|name| status.lines().find_map(|line| line.strip_prefix(name)));
     let sets = sets.into_iter().flatten().filter_map(|set| u64::from_str_radix(set.trim(), 16).ok());
     sets.fold(0, |all, set| all | set) >> (kind.as_raw_value() - 1) & 1 == 1
-}
-
-/// Whether the terminal sends Ctrl-C to the job itself, because we share its foreground process group.
-fn shares_terminal() -> bool {
-    let Ok(terminal) = std::fs::File::open("/dev/tty") else { return false };
-    rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// A job's name from its command: the script's, else the program's.
@@ -240,7 +234,7 @@ mod tests {
             let mut other = Command::new("sleep").arg("300").kill_on_drop(true).spawn().unwrap();
             // Another process of the machine may have begun in between.
             if other.id() == Some(number) {
-                forward(SignalKind::terminate(), &job);
+                send(SignalKind::terminate(), &job);
                 let ended = tokio::time::timeout(std::time::Duration::from_millis(300), other.wait()).await;
                 assert!(ended.is_err(), "it was signalled in the job's place");
                 return;
@@ -251,13 +245,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_is_not_there_exits_as_in_a_shell() {
-        let error = launch(&["no-such-command-at-all".into()], None, &mut PrivateMounts::default(), None)
-            .unwrap_err();
+        let started = |name: &str| {
+            launch(&[name.into()], None, &mut PrivateMounts::default(), None, &Witnesses::start())
+                .unwrap_err()
+        };
+        let error = started("no-such-command-at-all");
         assert_eq!(error.code, 127);
         let code = |program: &str| find(&[program.into()]).map_err(|error| error.code);
         assert_eq!((code("/etc/passwd"), code("/etc/no-such-file")), (Ok(()), Err(127)));
         assert_eq!(code("/etc/passwd/within"), Err(126), "what is on its way cannot be entered");
-        let error = launch(&["/etc/passwd".into()], None, &mut PrivateMounts::default(), None).unwrap_err();
+        let error = started("/etc/passwd");
         assert_eq!(error.code, 126);
     }
 }

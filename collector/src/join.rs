@@ -8,6 +8,7 @@ use crate::private_mounts::PrivateMounts;
 use crate::session::View;
 use crate::signals::Signals;
 use crate::sudo::Caller;
+use crate::witness::Witnesses;
 use anyhow::Result;
 use stallscope_wire::{Client, Hello, Reply};
 use std::ffi::OsString;
@@ -15,7 +16,6 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;
 
 /// How long the job's collector may take to answer; the task's own end would be noticed that much later.
@@ -47,7 +47,8 @@ pub(crate) async fn run(
     let package = if wants_shim { python_package().ok() } else { None };
     let mut signals = Signals::new()?;
     let shim = package.as_deref().map(|package| Shim { package, socket, cache_bytes });
-    let mut child = child::launch(command, shim, mounts, run_as)?;
+    let mut witnesses = Witnesses::start();
+    let mut child = child::launch(command, shim, mounts, run_as, &witnesses)?;
     let pid = child.id().unwrap_or_default();
     inherited::let_go();
     // Held open until the task is over; the collector counts it.
@@ -66,9 +67,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             status = child.wait() => return Ok(status.map_or(1, child::exit_code)),
-            kind = signals.next() => if kind != SignalKind::user_defined1() || child::expects(kind, pid) {
-                child::forward(kind, &child);
-            },
+            kind = signals.next() => child::forward(kind, &child, &mut witnesses),
         }
     }
 }

@@ -63,6 +63,7 @@ mod viewer;
 mod wanted;
 mod watch_audit;
 mod watchdog;
+mod witness;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;

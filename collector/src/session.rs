@@ -19,6 +19,7 @@ use crate::registration::{self, Registration};
 use crate::runtime::{Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
+use crate::witness::Witnesses;
 use crate::{descriptors, host, inherited, join, shims};
 use anyhow::{Context, Result};
 use stallscope_model::{JobFacts, RunSummary};
@@ -134,7 +135,8 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
         // There is no job yet that it could be passed on to.
         kind = signals.ending() => return Ok(128 + kind.as_raw_value()),
     };
-    let mut child = child::launch(&options.command, shim, &mut mounts, run_as)?;
+    let mut witnesses = Witnesses::start();
+    let mut child = child::launch(&options.command, shim, &mut mounts, run_as, &witnesses)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
     let link = node.map(|node| node.keep(pid));
     let job = JobFacts {
@@ -185,8 +187,8 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             Happened::Signal(kind) if kind == SignalKind::user_defined1() => {
                 session.show();
                 // Batch systems have a job save by it, and send it to the process alone that they have started.
-                if code.is_none() && child::expects(kind, pid) {
-                    child::forward(kind, &child);
+                if code.is_none() {
+                    child::forward(kind, &child, &mut witnesses);
                 }
             }
             Happened::Signal(kind) => match code {
@@ -195,7 +197,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
                     session.end(Some(code)).await;
                     return Ok(code);
                 }
-                None => child::forward(kind, &child),
+                None => child::forward(kind, &child, &mut witnesses),
             },
             Happened::Idle => {}
         }

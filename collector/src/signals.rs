@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal as Sig, sigaction};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Those that a batch system, a script or a timer sends to a job beside the usual ones, and that would end this process.
@@ -18,8 +18,8 @@ const FURTHER: [libc::c_int; 8] = [
     libc::SIGSTKFLT,
 ];
 
-/// By the signal's number: the process that sent the last one; 0: the kernel, or a process outside of what can be seen from here.
-static SENDERS: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
+/// By the signal's number: how often it came, of which a stream of them tells less.
+static CAME: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 
 pub(crate) struct Signals(Vec<(SignalKind, Signal)>);
 
@@ -38,7 +38,7 @@ impl Signals {
         let heard: std::io::Result<_> = kinds
             .filter(|kind| ignored >> (kind.as_raw_value() - 1) & 1 == 0)
             .map(|kind| {
-                note_senders(kind)?;
+                count(kind)?;
                 Ok((kind, signal(kind)?))
             })
             .collect();
@@ -57,10 +57,11 @@ impl Signals {
         .await
     }
 
-    /// The next one that ends a program which does not handle it.
+    /// The next one that ends a program which does not handle it, while there is nobody whom it could be passed on to.
     pub(crate) async fn ending(&mut self) -> SignalKind {
         loop {
             let kind = self.next().await;
+            came(kind);
             if kind != SignalKind::user_defined1() {
                 return kind;
             }
@@ -68,22 +69,35 @@ impl Signals {
     }
 }
 
-/// The process that sent the last signal of this kind; `None` for the kernel, and for one that cannot be seen from here.
-pub(crate) fn sender(kind: SignalKind) -> Option<u32> {
-    let sender = SENDERS.get(kind.as_raw_value() as usize)?.load(Ordering::Relaxed);
-    u32::try_from(sender).ok().filter(|sender| *sender != 0)
+/// How often this signal has come to this process since the last question.
+pub(crate) fn came(kind: SignalKind) -> u32 {
+    CAME.get(kind.as_raw_value() as usize).map_or(0, |times| times.swap(0, Ordering::Relaxed))
 }
 
-/// Before anybody hears of such a signal, so that its sender is known by then.
-fn note_senders(kind: SignalKind) -> std::io::Result<()> {
-    let Some(noted) = SENDERS.get(kind.as_raw_value() as usize) else { return Ok(()) };
-    let note = move |info: &libc::siginfo_t| {
-        let by_process = matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
-        // SAFETY: signals of these codes have a sender.
-        noted.store(if by_process { unsafe { info.si_pid() } } else { 0 }, Ordering::Relaxed);
+/// In a copy of this process that is about to execute another program: as it is in that one.
+pub(crate) fn no_longer_handled() {
+    for number in 1..CAME.len() as libc::c_int {
+        // SAFETY: zeroes are one of its values, it is written to as long as it is here, and no handler is set.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(number, std::ptr::null(), &mut now) == 0 && now.sa_sigaction != libc::SIG_IGN {
+                libc::signal(number, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
+/// Before anybody hears of such a signal, so that it is counted by then.
+fn count(kind: SignalKind) -> std::io::Result<()> {
+    let Some(times) = CAME.get(kind.as_raw_value() as usize) else { return Ok(()) };
+    let count = move |info: &libc::siginfo_t| {
+        // The kernel's is about the time that this process has used, and nobody else's.
+        if (info.si_signo, info.si_code) != (libc::SIGXCPU, libc::SI_KERNEL) {
+            times.fetch_add(1, Ordering::Relaxed);
+        }
     };
-    // SAFETY: it stores to an atomic, which may be done at any moment.
-    unsafe { signal_hook_registry::register_sigaction(kind.as_raw_value(), note) }?;
+    // SAFETY: it adds to an atomic, which may be done at any moment.
+    unsafe { signal_hook_registry::register_sigaction(kind.as_raw_value(), count) }?;
     Ok(())
 }
 

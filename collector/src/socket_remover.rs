@@ -104,8 +104,8 @@ fn shared_mapping(line: &str) -> Option<(usize, usize)> {
     is_shared.then_some((address(start)?, address(end)?))
 }
 
-/// Closes all other descriptors: the collector's socket and programs are to end with it.
-fn keep_open(mut kept: [i32; 2]) {
+/// Closes all other descriptors, which are to end with the process that this one is a copy of.
+pub(crate) fn keep_open(mut kept: [i32; 2]) {
     kept.sort_unstable();
     let mut from = 0;
     for last in [kept[0] - 1, kept[1] - 1, i32::MAX] {

@@ -67,6 +67,16 @@ class Dressed(Standing):
         return {}
 
 
+class Numbers(numpy.ndarray):
+    """Which would notice what is asked of it."""
+
+    def tobytes(self, *args):
+        raise RuntimeError("nobody has to take its numbers away")
+
+    def ravel(self, *args):
+        raise RuntimeError("nobody has to make another one of it")
+
+
 class Transform:
     mean = 0.5
 
@@ -150,6 +160,15 @@ def test_what_a_script_changes_shows(change):
     assert outline.of(around) == before
     CHANGES[change](images)
     assert outline.of(around) != before
+
+
+@pytest.mark.parametrize("kind", ["f4", object])
+def test_an_array_of_the_scripts_own_class_does_not_notice(kind):
+    numbers = numpy.zeros(3, dtype=kind).view(Numbers)
+    before = outline.of(numbers)
+    assert outline.of(numbers) == before
+    numbers[1] = 1
+    assert outline.of(numbers) != before
 
 
 def worker_functions():

@@ -338,6 +338,8 @@ def _elements(value):
     """Of an array of numbers: what they count as, and a function that gives them; None of anything else."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(type(value), (numpy.ndarray, numpy.generic)):
+        # A subclass may have its own of what follows.
+        value = numpy.asarray(value)
         return value.nbytes // _BYTES, value.ravel().tolist if value.dtype.hasobject else value.tobytes
     if issubclass(type(value), (bytearray, array.array, memoryview)) or any(one.__module__ == "_ctypes" for one in type(value).__mro__):
         view = memoryview(value)
