@@ -21,7 +21,8 @@ pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
 pub fn by_cache(size: &str, by_script: bool) -> String {
     match by_script {
         false => format!(
-            "stallscope run --cache {size} (of training alone, where a sample is one file), or stallscope.DataLoader(..., cache=\"{size}\"),"
+            "stallscope run --cache {size} (of training alone) where a sample opens one file, else stallscope.DataLoader(..., \
+             cache=\"{size}\") with `fetch` and `decode`,"
         ),
         true => format!(
             "stallscope.DataLoader(..., cache=\"{size}\"), where the data set has `fetch` and `decode`,"
