@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PROGRAM = os.environ.get("STALLSCOPE_PROGRAM", str(ROOT / "target/release/stallscope"))
 PACKAGE = os.environ.get("STALLSCOPE_PYTHON", str(ROOT / "target/python"))
+# Beside `run`, counting signals.
+WITNESS = "signal-witness"
 # Beyond it something hangs. A run takes some seconds.
 HANGS_S = 240.0
 
@@ -143,9 +145,11 @@ class Bed:
         for _ in range(3):
             tree |= {pid for pid, parent, *_ in known if parent in tree}
         names = {"stallscope-ahead": "a fetcher", "stallscope-fork": "the fork server"}
-        for pid, _, name, command, state in known:
+        for pid, parent, name, command, state in known:
             if state == "Z":
                 continue
+            if name == WITNESS and self.run is not None and parent == self.run.pid:
+                pids.append(("a witness of signals", pid))
             if "_pool.py" in command and str(self.folder) in command:
                 pids.append(("the pool", pid))
             elif name in names and pid in tree:
@@ -163,7 +167,9 @@ class Bed:
         self.outcome.strikes += 1
 
     def pid_of_job(self):
-        jobs = [pid for pid, parent, _, command, _ in processes() if parent == self.run.pid and "job.py" in command]
+        # A witness has the command line of `run`.
+        mine = [(pid, command) for pid, parent, name, command, _ in processes() if parent == self.run.pid and name != WITNESS]
+        jobs = [pid for pid, command in mine if "job.py" in command]
         return jobs[0] if jobs else None
 
     def job_is_there(self):
