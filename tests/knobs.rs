@@ -209,7 +209,8 @@ fn a_killed_collector_leaves_values_in_force_and_the_next_one_takes_its_place() 
     assert_eq!(job.tell(&["set", "prefetch=32"]).0, Some(0));
     let collector = job.run.0.id();
     let children = std::fs::read_to_string(format!("/proc/{collector}/task/{collector}/children")).unwrap();
-    let pid = children.trim().to_owned();
+    // The last that it has started.
+    let pid = children.split_whitespace().last().unwrap().to_owned();
     signal(collector, "KILL");
     job.run.0.wait().unwrap();
     let (code, _, err) = job.tell(&[]);
