@@ -163,8 +163,9 @@ class Bed:
         self.outcome.strikes += 1
 
     def pid_of_job(self):
-        jobs = [pid for pid, parent, _, command, _ in processes() if parent == self.run.pid and "job.py" in command]
-        return jobs[0] if jobs else None
+        started = [one for one in processes() if one[1] == self.run.pid and "job.py" in one[3]]
+        # The witnesses of signals have the command line of `run`.
+        return next((pid for pid, _, name, *_ in started if name != "signal-witness"), None)
 
     def job_is_there(self):
         try:
