@@ -18,7 +18,7 @@ const FURTHER: [libc::c_int; 8] = [
     libc::SIGSTKFLT,
 ];
 
-/// By the signal's number: how often it came, of which a stream of them tells less.
+/// By the signal's number: how often it came. A stream may tell of several as one.
 static CAME: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 
 pub(crate) struct Signals(Vec<(SignalKind, Signal)>);
@@ -74,7 +74,7 @@ pub(crate) fn came(kind: SignalKind) -> u32 {
     CAME.get(kind.as_raw_value() as usize).map_or(0, |times| times.swap(0, Ordering::Relaxed))
 }
 
-/// In a copy of this process that is about to execute another program: as it is in that one.
+/// In a copy of this process that is about to execute another program: from here on signals do to it what they will do to that one.
 pub(crate) fn no_longer_handled() {
     for number in 1..CAME.len() as libc::c_int {
         // SAFETY: zeroes are one of its values, it is written to as long as it is here, and no handler is set.

@@ -22,7 +22,7 @@ use tokio::signal::unix::SignalKind;
 /// They answer at once unless somebody has stopped them.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Of them it is asked that they count from now on; no signal has it.
+/// Asks them to count from now on; no signal has this number.
 const BEGIN: u8 = 0;
 /// The signals' numbers are below.
 const NUMBERS: usize = 65;
@@ -102,6 +102,8 @@ impl Witness {
         // SAFETY: the copy makes nothing but system calls, which need no lock that another thread of ours may have had.
         let child = match unsafe { fork() } {
             Ok(ForkResult::Child) => {
+                // Else it would not hear of our end where the kernel closes no ranges (before Linux 5.9).
+                drop(socket);
                 note(theirs);
                 // SAFETY: ends that process and nothing of ours: no destructor or exit handler runs.
                 unsafe { libc::_exit(0) }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use stallscope_ring::{Answer, JobSide, KnobFact, RequestNumber};
 
 const SLOT: u32 = 0;
-/// Of no shim's: those are counted from the first.
+/// No shim has this number: theirs are counted up from the first.
 const CONNECTION: u64 = u64::MAX;
 const RANK: u32 = 0;
 

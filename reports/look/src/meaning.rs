@@ -20,6 +20,6 @@ pub const fn meaning(cause: Cause) -> &'static str {
 pub fn steps_from_outside(summary: &RunSummary) -> Option<&'static str> {
     let by_kernel_alone = matches!(summary.shim, EvidenceState::Off | EvidenceState::Missing(_));
     by_kernel_alone.then_some(
-        "seen from outside, a batch that was made ahead of need may count as one step with the next; run counts each",
+        "seen from outside, a batch that was made ahead of need may count as one step with the next; the shim counts each",
     )
 }

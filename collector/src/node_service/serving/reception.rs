@@ -139,7 +139,7 @@ impl Reception<'_> {
         user: Option<String>,
         how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned,
     ) -> Answer {
-        // A pause waits for no directory service.
+        // Without an answer a pause goes on by the number.
         let name = user.unwrap_or_else(|| uid.to_string());
         let may_all = uid == 0 || self.own_uid == Some(uid);
         match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
