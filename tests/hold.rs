@@ -187,14 +187,14 @@ fn a_job_reads_less_by_what_is_held_of_its_files_and_goes_on_whatever_ends() {
     // The budget is a knob: less is held at once, and as much as before again.
     let pid = job.job.0.id().to_string();
     let turn = |size: &str| {
-        let done = job.sandbox.run(&["knobs", &pid, "set", &format!("cache.bytes={size}")]);
+        let done = job.sandbox.run(&["knobs", &pid, "set", &format!("held.bytes={size}")]);
         assert!(done.status.success(), "{}", text(&done.stderr));
     };
     turn("4MiB");
     wait_until("the rest is let go", || locked_bytes(holder) <= 4 << 20);
     turn("16MiB");
     wait_until("it is held again", || locked_bytes(holder) + 2 * FILE_BYTES as u64 > BUDGET_BYTES);
-    assert_eq!(job.sandbox.run(&["knobs", &pid, "set", "cache.bytes=17MiB"]).status.code(), Some(1));
+    assert_eq!(job.sandbox.run(&["knobs", &pid, "set", "held.bytes=17MiB"]).status.code(), Some(1));
 
     // One file is written to, in place, and another one replaced; the job reads the same as before.
     let held = job.mapped(holder);

@@ -153,8 +153,7 @@ fn nothing_is_left_of_what_a_signal_ended() {
     signal(job.run.0.id(), "KILL");
     job.run.0.wait().unwrap();
     // Their numbers may stay: nobody here waits for them.
-    let is_there = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|command| !command.is_empty())
-    };
+    let is_there =
+        |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|command| !command.is_empty());
     wait_until("the witnesses end with `run`", || !children[..2].iter().any(is_there));
 }

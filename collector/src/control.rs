@@ -5,10 +5,10 @@ mod running;
 
 use crate::asked::{Asked, Following};
 use crate::engine::Engine;
-use crate::host;
 use crate::knobs::{EARLIER, Place};
 use crate::registration::NodeLink;
 use crate::reporting::Reporting;
+use crate::{holding, host};
 use own_rule::OwnRules;
 use running::{Running, request};
 use stallscope_control::{Action, Outcome};
@@ -215,7 +215,8 @@ impl Control {
                 mode.name()
             ));
         }
-        if mode == TuneMode::Act && !engine.wants_shim && engine.knobs.state().is_empty() {
+        let has_knobs = || engine.knobs.state().iter().any(|knob| knob.name != holding::KNOB);
+        if mode == TuneMode::Act && !engine.wants_shim && !has_knobs() {
             return Err(format!(
                 "the knobs of {job} cannot be turned: it is watched from outside, without the shim; start it with `stallscope run`"
             ));

@@ -10,6 +10,7 @@ use crate::procfs;
 use anyhow::{Context, Result, bail};
 use headroom::{Headroom, Memory};
 use knob::BudgetKnob;
+pub(crate) use knob::NAME as KNOB;
 use looks::Looks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};

@@ -96,7 +96,7 @@ pub fn become_user_of(
     let mut unseen = Vec::new();
     if files == Files::OfJob {
         unseen = mounts::without_users(&descriptors, are_users)
-            .map_err(|error| format!("nothing is held for process {pid}: {error}"))?;
+            .map_err(|error| format!("nothing is held for process {pid}, as its mounts cannot be copied without those that users serve: {error}"))?;
         fchdir(&descriptors).map_err(|error| format!("{itself} may not be entered: {error}"))?;
     }
     user.take(kept).map_err(|error| format!("cannot become the job's user: {error}"))?;

@@ -87,9 +87,9 @@ impl Headroom {
         }
     }
 
-    /// Another budget from now on. More is held at once, unless memory was short.
+    /// Another budget from now on. More is held at once, unless memory is short or was until a while ago.
     pub(super) fn turn(&mut self, budget_bytes: u64) {
-        let was_whole = self.cap_bytes == self.budget_bytes;
+        let was_whole = self.is_calm && self.cap_bytes == self.budget_bytes;
         self.budget_bytes = budget_bytes;
         self.cap_bytes = if was_whole { budget_bytes } else { self.cap_bytes.min(budget_bytes) };
     }
@@ -140,6 +140,19 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn another_budget_is_held_at_once_unless_memory_was_short() {
+        let mut headroom = Headroom::new(16 * MIB);
+        headroom.turn(4 * MIB);
+        assert_eq!(headroom.cap_bytes, 4 * MIB);
+        headroom.turn(16 * MIB);
+        assert_eq!(headroom.cap_bytes, 16 * MIB);
+        headroom.is_short(1, 4 * MIB);
+        headroom.turn(4 * MIB);
+        headroom.turn(16 * MIB);
+        assert_eq!(headroom.cap_bytes, 4 * MIB, "later, in steps");
+    }
     const S: u64 = 1_000_000_000;
 
     fn memory(available_mib: u64, waited_us: u64) -> Memory {

@@ -1,9 +1,11 @@
-//! `cache.bytes` of what is held for a job: a knob as those of its loaders, whose page this process makes and answers itself.
+//! `held.bytes`, the budget of what is held for a job: a knob as those of its loaders, whose page this process makes and answers itself.
 
 use crate::knobs::Knobs;
 use anyhow::{Context, Result};
 use stallscope_ring::{Answer, JobSide, KnobFact, RequestNumber};
 
+/// Not `cache.bytes`: a loader of the same job may have a cache of its own.
+pub(crate) const NAME: &str = "held.bytes";
 const SLOT: u32 = 0;
 /// No shim has this number: theirs are counted up from the first.
 const CONNECTION: u64 = u64::MAX;
@@ -19,15 +21,15 @@ pub(super) struct BudgetKnob {
 impl BudgetKnob {
     /// A knob that takes up to what was asked for.
     pub(super) fn new(most_bytes: u64, knobs: &mut Knobs) -> Result<BudgetKnob> {
-        let (page, fd) = JobSide::create().context("cannot make a page for cache.bytes")?;
+        let (page, fd) = JobSide::create().context("cannot make a page for held.bytes")?;
         knobs.process(CONNECTION, RANK);
-        knobs.arrived(CONNECTION, &fd).context("cannot use the page for cache.bytes")?;
+        knobs.arrived(CONNECTION, &fd).context("cannot use the page for held.bytes")?;
         knobs.report(
             CONNECTION,
             KnobFact {
                 slot: SLOT,
                 generation: 1,
-                name: "cache.bytes".into(),
+                name: NAME.into(),
                 unit: "bytes".into(),
                 loader: None,
                 value: most_bytes,
@@ -70,7 +72,7 @@ mod tests {
         let mut knobs = Knobs::default();
         let mut knob = BudgetKnob::new(1 << 30, &mut knobs).unwrap();
         assert_eq!(knob.turned(), None);
-        let request = |value| KnobRequest { rank: None, loader: None, knob: "cache.bytes".into(), value };
+        let request = |value| KnobRequest { rank: None, loader: None, knob: NAME.into(), value };
         let ask = |knobs: &mut Knobs, value| {
             let resolved = knobs.resolve(&[request(value)], &|_, _| false)?;
             knobs.ask(&resolved, "ada");

@@ -93,8 +93,10 @@ pub(super) async fn attach_here(options: AttachOptions, view: &mut dyn View) -> 
     let control = Control::new(Owner { uid: owner, name: job.user.clone(), job: name });
     let mut session = Session::new(engine, control, kernel, server, metrics, view);
     session.holding = holding;
-    if let Some(holding) = &mut session.holding {
-        holding.show_knob(&mut session.engine.knobs)?;
+    if let Some(holding) = &mut session.holding
+        && let Err(error) = holding.show_knob(&mut session.engine.knobs)
+    {
+        session.view.note(&format!("the budget of --cache stays as it is: {error:#}"));
     }
     loop {
         let over = async {
