@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(groups.memory(), Some(Memory { limit_bytes: 1_000_000, available_bytes: 500_000 }));
         assert_eq!((groups.cpus(), groups.memory_pressure()), (Some(0.5), Some(0.2)));
         assert_eq!(groups.waited_for_memory_us(), 1);
-        assert!(groups.quota_periods().is_empty(), "nothing is told of them");
+        assert!(groups.quota_periods().is_empty(), "there is no account of them");
         write("cpu.stat", "usage_usec 9\nnr_periods 40\nnr_throttled 30\nthrottled_usec 7\n");
         assert_eq!(groups.quota_periods(), [(&*folder, QuotaPeriods { all: 40, used_up: 30 })]);
         write("cpu.max", "max 100000\n");
