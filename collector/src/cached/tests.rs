@@ -115,7 +115,11 @@ fn a_data_set_that_is_read_again_is_advised_to_be_kept() {
     let advice = advised(0, &summary(4, None), &Budgets::default(), &free(16 << 30)).unwrap();
     assert_eq!((advice.knob.as_str(), advice.now, advice.to >> 20), ("cache.bytes", 0, 4301));
     assert!(advice.gain.value > 1.0, "its reads take three quarters of the time: {:?}", advice.gain);
-    assert!(advice.why.contains("cache=\"4301MiB\") with `fetch` and `decode`, would have 100% of the samples"), "{}", advice.why);
+    assert!(
+        advice.why.contains("cache=\"4301MiB\") with `fetch` and `decode`, would have 100% of the samples"),
+        "{}",
+        advice.why
+    );
     assert!(!advice.why.contains("reuse"), "all of it fits: {}", advice.why);
 }
 
