@@ -135,6 +135,21 @@ def test_what_is_restored_lies_where_the_job_has_it(tmp_path):
     assert first is second and type(first) is torch.nn.Parameter and first.device.type == "meta" and number == 1
 
 
+def test_what_an_optimiser_has_beside_its_parameters_lies_where_the_job_has_it(tmp_path):
+    def made(device):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.rand(2))], lr=0.1)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.1, device=device)
+        optimizer.state["all"] = {"mean": torch.rand(3, device=device)}
+        return optimizer
+
+    with Checkpointer(tmp_path, optimizer=made("cpu"), signals=()) as saver:
+        saver.save(wait=True)
+    optimizer = made("meta")
+    with Checkpointer(tmp_path, optimizer=optimizer, signals=()) as saver:
+        saver.restore()
+    assert [optimizer.param_groups[0]["lr"].device.type, optimizer.state["all"]["mean"].device.type] == ["meta", "meta"]
+
+
 class Runs:
     def __reduce__(self):
         return eval, ("1 + 1",)

@@ -162,6 +162,58 @@ def test_moments_that_share_memory_are_each_what_they_were(tmp_path, saved_share
     assert all(torch.equal(state[key], then[key]) for key in then)
 
 
+def expanded(parameter):
+    return torch.rand(1).expand_as(parameter)
+
+
+def of_inference(parameter):
+    with torch.inference_mode():
+        return torch.rand_like(parameter)
+
+
+@pytest.mark.parametrize("made", [expanded, of_inference])
+def test_a_state_that_cannot_be_written_to_is_replaced(tmp_path, made):
+    def of(seed):
+        torch.manual_seed(seed)
+        layer = torch.nn.Linear(60, 40)
+        optimizer = trained(layer)
+        for parameter in layer.parameters():
+            optimizer.state[parameter]["factor"] = made(parameter)
+        return layer, optimizer
+
+    saved, optimizer = of(1)
+    with Checkpointer(tmp_path, model=saved, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    here, its = of(2)
+    with Checkpointer(tmp_path, model=here, optimizer=its) as checkpointer:
+        checkpointer.restore()
+    for one, other in zip(saved.parameters(), here.parameters()):
+        assert torch.equal(one, other)
+        assert all(torch.equal(optimizer.state[one][key], its.state[other][key]) for key in optimizer.state[one])
+
+
+def test_a_moment_of_several_parameters_is_one_again(tmp_path):
+    """As torch has it: what one of them adds to it the other finds."""
+
+    def of(seed):
+        torch.manual_seed(seed)
+        layers = torch.nn.Sequential(torch.nn.Linear(60, 60, bias=False), torch.nn.Linear(60, 60, bias=False))
+        optimizer = trained(layers)
+        first, second = layers.parameters()
+        optimizer.state[second]["exp_avg"] = optimizer.state[first]["exp_avg"]
+        return layers, optimizer
+
+    saved, optimizer = of(1)
+    with Checkpointer(tmp_path, model=saved, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    here, its = of(2)
+    with Checkpointer(tmp_path, model=here, optimizer=its) as checkpointer:
+        checkpointer.restore()
+    first, second = (its.state[parameter] for parameter in here.parameters())
+    assert first["exp_avg"] is second["exp_avg"] and first["exp_avg_sq"] is not second["exp_avg_sq"]
+    assert torch.equal(first["exp_avg"], next(iter(optimizer.state.values()))["exp_avg"])
+
+
 class Slow(torch.optim.SGD):
     """Keeps a slow copy of each parameter, which is the parameter itself until the first step."""
 

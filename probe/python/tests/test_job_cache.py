@@ -11,6 +11,7 @@ from collector import run, run_plain, run_warm
 from turning import Turned, once
 
 JOB = Path(__file__).with_name("job_cache_job.py")
+BESIDE = JOB.with_name("job_cache_beside.py")
 MIB = 1 << 20
 
 # In which the number of hits is known.
@@ -21,15 +22,17 @@ COUNTED = (
     "rewritten-0", "rewritten-2", "evaluated",
 )  # fmt: skip
 OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2", "killed", "together", "alarmed")
+# An `open` of the script's own comes first, as ours is around it then.
+BESIDE_FILES = ("own-open", "global", "descriptor", "pipe", "drawn", "kept", "read1")
 SMALL = ("fork-0", "fork-1", "also-itself-2")
 
 
 class Runs:
-    def __init__(self, python, names, cache_bytes=8 * MIB):
+    def __init__(self, python, names, cache_bytes=8 * MIB, job=JOB):
         with tempfile.TemporaryDirectory() as folder:
             env = {"STALLSCOPE_CACHE_BYTES": str(cache_bytes), "STALLSCOPE_RUNTIME_DIR": f"{folder}/run"}
-            self.cached = run([python, JOB, f"{folder}/cached", *names], **env)
-            self.plain = run_warm([python, JOB, f"{folder}/plain", *names])
+            self.cached = run([python, job, f"{folder}/cached", *names], **env)
+            self.plain = run_warm([python, job, f"{folder}/plain", *names])
         assert self.plain.code == 0, self.plain.err
         assert self.cached.code == 0, self.cached.err
         self.expected, self.got = ([json.loads(line) for line in one.out.splitlines()] for one in (self.plain, self.cached))
@@ -52,6 +55,13 @@ def test_a_script_gets_what_it_gets_without(python, names):
 
 def test_files_come_from_memory_from_the_second_epoch_on(python):
     done = runs(python, COUNTED)
+    assert done.hits == sum(line["hits"] for line in done.expected), done.notes
+
+
+def test_what_samples_take_beside_their_files_and_how_is_as_without(python):
+    """From files and pipes that were open before the trial, by an `open` and paths of the script's own, and of files that stay open."""
+    done = runs(python, BESIDE_FILES, job=BESIDE)
+    assert done.got == done.expected
     assert done.hits == sum(line["hits"] for line in done.expected), done.notes
 
 

@@ -93,7 +93,7 @@ def check(name, one, state, shapes):
                 raise CheckpointError(
                     f"{name}: {key} is of {state[key].dtype} in the checkpoint and of {value.dtype} here, which cannot hold it"
                 )
-            if _shares_memory(value):
+            if shares_memory(value):
                 raise CheckpointError(
                     f"{name}: {key} cannot be written to here, as its elements share memory (expand()): clone() it where the model is made"
                 )
@@ -110,7 +110,7 @@ def check(name, one, state, shapes):
                 )
 
 
-def _shares_memory(tensor):
+def shares_memory(tensor):
     """Whether torch refuses to copy into it, as elements of it are one."""
     if is_dtensor(tensor) or tensor.layout is not torch.strided:
         return False

@@ -15,7 +15,7 @@ from . import loaders
 from .devices import on_devices_of
 from .dtensors import Likes, is_dtensor, local_of
 from .errors import CheckpointError, printable
-from .fitting import check, demand_form, fitting, in_its_order
+from .fitting import check, demand_form, fitting, in_its_order, shares_memory
 from .loading import has_own_extra_state, own_prefixes
 from .state import FORMAT, parameters_of
 from .tree import Reader, Writer
@@ -170,7 +170,7 @@ class Restoring:
         had = dict(one.state) if streams else None
         self._undo.append(functools.partial(one.load_state_dict, before))
         with self._refused(self._undo[-1]):
-            load(name, one, state if streams else on_devices_of(before, state))
+            load(name, one, _beside_parameters_on_devices_of(before, state) if streams else on_devices_of(before, state))
             if streams:
                 self._had.append((one, had))
                 self._places += _given_places(name, one, had)
@@ -195,6 +195,18 @@ class Restoring:
             self.misfits.append(str(error))
             if undo is not None:
                 undo()
+
+
+def _beside_parameters_on_devices_of(before, state):
+    """`state` of an optimiser, with what belongs to none of its parameters on the devices of what it had `before`: a learning rate that is a tensor, say.
+    Torch brings the rest to where the parameters are."""
+    if not isinstance(state.get("state"), dict):
+        # Torch says what is wrong with it.
+        return state
+    numbers = {number for group in state["param_groups"] for number in group["params"] if type(number) is int}
+    beside = {key: one for key, one in state["state"].items() if key not in numbers}
+    moved = on_devices_of(before, {"state": beside, "param_groups": state["param_groups"]})
+    return {**state, "param_groups": moved["param_groups"], "state": {**state["state"], **moved["state"]}}
 
 
 def _copied(state):
@@ -228,23 +240,27 @@ def _may_refuse(one):
 
 def _given_places(name, optimizer, had):
     """[(unread tensor, where it is to be read to)]: what was unread in the optimiser's state has such a place in its stead, one that
-    it `had` where that is alike and no parameter's."""
-    places, memory = [], {_memory(parameter) for parameter in parameters_of(optimizer) if not torch.nn.parameter.is_lazy(parameter)}
+    it `had` where that is alike, can be written to and is no parameter's."""
+    places, memory = {}, {_memory(parameter) for parameter in parameters_of(optimizer) if not torch.nn.parameter.is_lazy(parameter)}
     for number, parameter in enumerate(list(optimizer.state)):
         state = optimizer.state[parameter]
         optimizer.state[parameter] = _placed(state, had.get(parameter), parameter, f"{name}/state/{number}", places, memory)
-    return places
+    return list(places.values())
 
 
 def _placed(value, had, parameter, name, places, memory):
     if isinstance(value, Unread):
+        # Several parameters may have one together, but for one that lies as its parameter does.
+        key = id(value), id(parameter) if is_dtensor(parameter) else None
+        if key in places:
+            return places[key][1]
         alike = isinstance(had, torch.Tensor) and is_dtensor(had) == is_dtensor(parameter) and not had.requires_grad
         alike = alike and (had.shape, had.dtype, had.device) == (value.shape, value.dtype, value.device)
         # What shares memory here may have been apart when it was saved.
-        if not alike or _memory(had) in memory:
+        if not alike or had.is_inference() or shares_memory(had) or _memory(had) in memory:
             had = value.placed(parameter, name)
         memory.add(_memory(had))
-        places.append((value, had))
+        places[key] = value, had
         return had
     if type(value) is dict:
         had = had if isinstance(had, dict) else {}

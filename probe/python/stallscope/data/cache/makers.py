@@ -8,6 +8,7 @@ import io
 import operator
 import os
 import stat
+import weakref
 from functools import partial
 
 from stallscope import _notices
@@ -280,6 +281,8 @@ class _Files:
         self.uses = iter(uses)
         self.numbers = [use[0] for use in uses if use is not None]
         self.held = []
+        # Weak ones, where they are not held.
+        self.given = []
         open_hook.install()
 
     def sample(self, index):
@@ -305,15 +308,26 @@ class _Files:
         use = next(self.uses, None) if path is not None else None
         if use is None:
             return original(*args, **kwargs)
+        looks = self.maker.looks
+        tag, refused = tag_of(path, looks), []
 
         def read():
-            file = original(*args, **kwargs)
+            try:
+                file = original(*args, **kwargs)
+            except OSError as error:
+                if self.maker.makes_again or raised_by_signal(error):
+                    raise
+                refused.append(error)
+                raise Unkept(None) from None
             if not issubclass(type(file), (io.BufferedReader, io.FileIO)):
                 # An `open` of the script's own may give anything.
                 raise Unkept(file)
             try:
                 described = os.fstat(file.fileno())
                 if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= self.maker.most_bytes:
+                    raise Unkept(file)
+                if looks and tag != tag_of(path, looks, described):
+                    # Another one than was looked at: a link leads elsewhere by now, or an `open` of the script's own.
                     raise Unkept(file)
                 data = file.read()
                 if len(data) != described.st_size:
@@ -327,17 +341,30 @@ class _Files:
             return data
 
         try:
-            data = self.maker.kept.of(use, tag_of(path, self.maker.looks), read)
+            data = self.maker.kept.of(use, tag, read)
         except Unkept as unkept:
-            return unkept.instead
+            if not refused:
+                return unkept.instead
         except (OSError, MemoryError) as error:
             if raised_by_signal(error):
                 raise
             # The file, so that the data set meets what is wrong with it by itself.
             data = None
+        if refused:
+            # At once, as without us.
+            raise refused.pop()
         if data is None:
             return original(*args, **kwargs)
         file = self.maker.handed_out(data, open_hook.name_of(*args, **kwargs), lambda: original(*args, **kwargs))
         if self.maker.makes_again:
             self.held.append(file)
+        else:
+            self.given.append(weakref.ref(file))
         return file
+
+    def over(self):
+        """Its samples are made: what is there of their files stays open."""
+        for reference in self.given:
+            file = reference()
+            if file is not None:
+                file.outlives()

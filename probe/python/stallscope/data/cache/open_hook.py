@@ -8,7 +8,10 @@ import _io
 import builtins
 import io
 import os
+import pathlib
 import threading
+
+from stallscope._hooks.knobs import raised_by_signal
 
 _here = threading.local()
 _is_installed = False
@@ -90,7 +93,7 @@ def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=No
     None."""
     plain = opener is encoding is errors is newline is None and closefd is True and type(buffering) is int
     # A buffer of lines is warned of, and a negative one refused.
-    if mode not in ("rb", "br") or not plain or isinstance(file, int) or buffering < -1 or buffering == 1:
+    if mode not in ("rb", "br") or not plain or not _is_path(file) or buffering < -1 or buffering == 1:
         return None
     try:
         path = os.fsdecode(file)
@@ -99,6 +102,12 @@ def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=No
     except (TypeError, OSError):
         # No path, or in a folder that is gone.
         return None
+
+
+def _is_path(file):
+    """Whether it names the same file each time it is asked: what a class of the script's own says may be another one, drawn at random."""
+    kind = type(file)
+    return issubclass(kind, (str, bytes, os.DirEntry)) or getattr(kind, "__fspath__", None) is pathlib.PurePath.__fspath__
 
 
 def name_of(file, *args, **kwargs):
@@ -135,6 +144,12 @@ class Held(io.BytesIO):
         data = self.read(io.DEFAULT_BUFFER_SIZE)
         self.seek(at)
         return data
+
+    def read1(self, size=-1):
+        if size is None or size < 0:
+            # As many as a file has in its buffer.
+            self.lacked = True
+        return super().read1(size)
 
     def writable(self):
         return False
@@ -180,6 +195,15 @@ class Itself(Held):
             self._file = file
         return self._file
 
+    def outlives(self):
+        """It is there after its sample: what it reads is the file's, which may change. One that is gone by now is as it was."""
+        if self._file is None and not io.BytesIO.closed.__get__(self):
+            try:
+                self._itself()
+            except OSError as error:
+                if raised_by_signal(error):
+                    raise
+
     def fileno(self):
         return self._itself().fileno()
 
@@ -194,6 +218,12 @@ class Itself(Held):
 
     def truncate(self, *args):
         return self._itself().truncate(*args)
+
+    def read1(self, size=-1, /):
+        if type(size) is int and size >= 0 and self._is_plain():
+            return super().read1(size)
+        # As many as a file has in its buffer.
+        return self._itself().read1(size)
 
     def __getattr__(self, name):
         # A file that is opened without a buffer has others than one with.
@@ -247,7 +277,7 @@ def _answering(name):
     return call
 
 
-for _name in ("peek", "read", "read1", "readinto", "readinto1", "readline", "readlines", "tell"):
+for _name in ("peek", "read", "readinto", "readinto1", "readline", "readlines", "tell"):
     setattr(Itself, _name, _answering(_name))
 Itself.__name__ = Itself.__qualname__ = "BufferedReader"
 Itself.__module__ = "_io"

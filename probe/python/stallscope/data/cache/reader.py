@@ -119,12 +119,12 @@ def seen_of(described):
     return b"%d %d %d %d %d" % (of.st_size, of.st_mtime_ns, of.st_ctime_ns, of.st_ino, of.st_dev)
 
 
-def tag_of(path, looks=False):
-    """64 bits that name a file; `looks`: and tell whether it is still the same, unchanged, where it is there."""
+def tag_of(path, looks=False, described=None):
+    """64 bits that name a file; `looks`: and tell whether it is still the same, unchanged, where it is there. `described`: of who has it open."""
     name = os.fsencode(path)
     if looks:
         try:
-            name += b"\0" + seen_of(os.stat(name))
+            name += b"\0" + seen_of(described or os.stat(name))
         except (OSError, ValueError):
             # The open that follows meets what is wrong with it.
             pass

@@ -1,6 +1,7 @@
 """Trying something on a data set so that nothing of it is left: no handle, no draw, no count."""
 
 import contextlib
+import fcntl
 import functools
 import gc
 import io
@@ -42,10 +43,10 @@ def tried(trial, dataset, start_method, *more, cut_off=False):
 
     In a forked child with memory of its own, however workers are started: whatever a sample opens for good must not be shared with workers, what it
     counts or draws must not show in training's own samples, and what it does to its process must not be done to the job. Where workers are not
-    forked, on a copy, as they get one. `cut_off`: whether that child has none of the job's connections to elsewhere."""
+    forked, on a copy, as they get one. `cut_off`: whether that child has none of the job's connections and pipes to elsewhere."""
     if start_method not in (None, "fork"):
         trial = functools.partial(_on_a_copy, trial)
-    with _offsets_kept(dataset), own_children.unheard():
+    with _written_over(dataset), own_children.unheard():
         return _in_child(trial, dataset, more, cut_off)
 
 
@@ -58,12 +59,12 @@ def _on_a_copy(trial, dataset, *more):
 
 
 @contextlib.contextmanager
-def _offsets_kept(dataset):
-    """A child reads on in the files that the data set holds open: their offsets are one with this process's."""
+def _written_over(dataset):
+    """What is written on trial to files that the data set holds open to write, the job writes over: a child has their places in common with it."""
     before = []
     for part in _parts(dataset):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            if is_a(part, io.IOBase.__base__):
+            if is_a(part, io.IOBase.__base__) and not part.readable():
                 before.append((part.fileno(), os.lseek(part.fileno(), 0, os.SEEK_CUR)))
     try:
         yield
@@ -157,8 +158,10 @@ def _as_child(trial, dataset, more, writing, cut_off):
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(null, stream)
-        for connection in _connections() if cut_off else ():
-            os.dup2(null, connection)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor != writing:
+                with contextlib.suppress(OSError):
+                    _set_apart(descriptor, null, cut_off)
         torch.set_num_threads(1)
         with io.FileIO(writing, "w") as pipe:
             outcome = json.dumps(_apart(trial, dataset, *more)).encode()
@@ -178,15 +181,31 @@ def _apart(trial, *more):
     return trial(*more)
 
 
-def _connections():
-    """The descriptors of connections over a network. Of those that a library in C holds, nothing else shows: two processes that go on from one state of
-    an encrypted one break it."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                with socket.socket(fileno=os.dup(descriptor)) as one:
-                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername():
-                        yield descriptor
+def _set_apart(descriptor, null, cut_off):
+    """What is read from it on trial is not missing in the job: a forked child shares the place in each file, and what comes by a pipe or a connection
+    comes once. Two processes that go on from one state of an encrypted connection break it. Of what a library in C holds, nothing else shows."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        _read_apart(descriptor)
+    elif cut_off and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) and _is_connected(descriptor)):
+        os.dup2(null, descriptor)
+
+
+def _read_apart(descriptor):
+    """From here on it is another one of the same file, at the same place. Not where it is written to alone, of which the others who do so have to know."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    if flags & os.O_ACCMODE == os.O_WRONLY:
+        return
+    own = os.open(f"/proc/self/fd/{descriptor}", flags & (os.O_ACCMODE | os.O_APPEND))
+    os.lseek(own, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+    os.dup2(own, descriptor)
+    os.close(own)
+
+
+def _is_connected(descriptor):
+    with socket.socket(fileno=os.dup(descriptor)) as one:
+        one.getpeername()
+        return True
 
 
 class _IsStuck(Exception):

@@ -177,7 +177,7 @@ class _Watch:
             return f"sample {index} opens no file through Python's open(), and it has no fetch() and decode()"
         if len(self.paths) > 1:
             return f"sample {index} opens {len(self.paths)} files, and it has no fetch() and decode()"
-        return "" if self.paths[0] is not None else f'sample {index} opens its file in another way than "rb"'
+        return "" if self.paths[0] is not None else f'sample {index} opens its file in another way than "rb", or by a path of a class of its own'
 
     @property
     def reached(self):
@@ -194,7 +194,7 @@ class _Reached(open_hook.Held):
 
 
 def _reaching(name):
-    plain = getattr(io.BytesIO, name)
+    plain = getattr(open_hook.Held, name)
 
     def read(self, *args):
         result = plain(self, *args)

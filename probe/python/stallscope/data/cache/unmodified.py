@@ -80,11 +80,13 @@ class _Served(StandIn):
         use = self._stallscope_maker.use_of(index)
         if use is None:
             return self._stallscope_dataset[index]
-        before = open_hook.take(self._stallscope_maker.making([use]))
+        making = self._stallscope_maker.making([use])
+        before = open_hook.take(making)
         try:
             return self._stallscope_dataset[index]
         finally:
             open_hook.give_back(before)
+            making.over()
 
     def __getattr__(self, name):
         value = super().__getattr__(name)
@@ -95,10 +97,12 @@ class _Served(StandIn):
         def getitems(indices):
             # What else a sampler gives may be there only once.
             uses = [self._stallscope_maker.use_of(index) for index in indices] if type(indices) in (list, tuple) else []
-            before = open_hook.take(self._stallscope_maker.making(uses))
+            making = self._stallscope_maker.making(uses)
+            before = open_hook.take(making)
             try:
                 return value(indices)
             finally:
                 open_hook.give_back(before)
+                making.over()
 
         return getitems

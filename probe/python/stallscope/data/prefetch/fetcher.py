@@ -208,13 +208,16 @@ class _Files(_Fetcher):
             return original(*args, **kwargs)
         if self.opens == 1:
 
+            tag = tag_of(path, self.looks)
+
             def read():
                 with original(*args, **kwargs) as file:
                     described = os.fstat(file.fileno())
                     whole = stat.S_ISREG(described.st_mode) and 0 < described.st_size <= self.most_bytes
+                    whole = whole and (not self.looks or tag == tag_of(path, self.looks, described))
                     data = file.read() if whole else None
                     return data if whole and len(data) == described.st_size else None
 
             sample, number, before = self.use_now
-            self.put(sample, tag_of(path, self.looks), number, before, read)
+            self.put(sample, tag, number, before, read)
         raise _Left
