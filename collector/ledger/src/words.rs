@@ -16,13 +16,12 @@ pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
 }
 
 /// The two ways to a cache of `size`: the first needs no changed line, and keeps the files that samples open of the data set that
-/// is trained on first. `by_script`: it
-/// could keep nothing of this data set.
+/// is trained on first. `by_script`: it could keep nothing of this data set.
 pub fn by_cache(size: &str, by_script: bool) -> String {
     match by_script {
         false => format!(
-            "stallscope run --cache {size} (of training alone) where a sample opens one file, else stallscope.DataLoader(..., \
-             cache=\"{size}\") with `fetch` and `decode`,"
+            "stallscope run --cache {size} (of training alone) where samples open their files in Python (PIL does, cv2.imread does \
+             not), else stallscope.DataLoader(..., cache=\"{size}\") with `fetch` and `decode`,"
         ),
         true => format!(
             "stallscope.DataLoader(..., cache=\"{size}\"), where the data set has `fetch` and `decode`,"

@@ -87,6 +87,16 @@ class Two(Files):
         return super().read(index) + super().read((index + 1) % FILES)
 
 
+class Pairs(Files):
+    """Samples of two files each, of which no two have one in common."""
+
+    def __len__(self):
+        return super().__len__() // 2
+
+    def read(self, index):
+        return super().read(index) + super().read(index + len(self))
+
+
 class One(Files):
     """All samples lie in one file, which a process opens for good."""
 
@@ -304,7 +314,7 @@ class KeyedFiles(Files):
 SETS = {
     name: (make, {})
     for name, make in {
-        "memory": Memory, "two": Two, "one": One, "text": Text, "mapped": Mapped, "headers": Headers,
+        "memory": Memory, "two": Two, "pairs": Pairs, "one": One, "text": Text, "mapped": Mapped, "headers": Headers,
         "threaded": Threaded, "whole": Whole, "backwards": Backwards, "pathlib": Pathlib, "relative": Relative,
         "first": First, "fussy": Fussy, "vanishing": Vanishing, "broken": Broken, "unreliable": Unreliable,
         "not-bytes": NotBytes, "sometimes-not-bytes": SometimesNotBytes,

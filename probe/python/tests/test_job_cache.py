@@ -11,7 +11,7 @@ from collector import run, run_plain, run_warm
 from turning import Turned, once
 
 JOB = Path(__file__).with_name("job_cache_job.py")
-BESIDE = JOB.with_name("job_cache_beside.py")
+BESIDE, SETS = JOB.with_name("job_cache_beside.py"), JOB.with_name("job_cache_sets.py")
 MIB = 1 << 20
 
 # In which the number of hits is known.
@@ -24,6 +24,12 @@ COUNTED = (
 OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2", "killed", "together", "alarmed")
 # An `open` of the script's own comes first, as ours is around it then.
 BESIDE_FILES = ("own-open", "global", "descriptor", "pipe", "drawn", "kept", "read1")
+OF_SEVERAL = tuple(
+    "several-" + name
+    for name in (
+        "pairs", "pairs-2", "pairs-spawn", "pairs-batched", "twice", "alone", "failing", "partners", "rewritten", "empty", "deleted", "shared",
+    )
+)  # fmt: skip
 SMALL = ("fork-0", "fork-1", "also-itself-2")
 
 
@@ -61,6 +67,12 @@ def test_files_come_from_memory_from_the_second_epoch_on(python):
 def test_what_samples_take_beside_their_files_and_how_is_as_without(python):
     """From files and pipes that were open before the trial, by an `open` and paths of the script's own, and of files that stay open."""
     done = runs(python, BESIDE_FILES, job=BESIDE)
+    assert done.got == done.expected
+    assert done.hits == sum(line["hits"] for line in done.expected), done.notes
+
+
+def test_samples_of_several_files_come_from_memory_as_a_whole(python):
+    done = runs(python, OF_SEVERAL, job=SETS)
     assert done.got == done.expected
     assert done.hits == sum(line["hits"] for line in done.expected), done.notes
 
@@ -105,6 +117,9 @@ def test_a_cache_that_holds_a_part_changes_nothing(python):
     done = runs(python, SMALL, cache_bytes=8000)
     assert done.got == done.expected
     assert 0 < done.hits < sum(line["hits"] for line in done.expected)
+    several = runs(python, OF_SEVERAL[:2], cache_bytes=20_000, job=SETS)
+    assert several.got == several.expected
+    assert 0 < several.hits < sum(line["hits"] for line in several.expected)
 
 
 @pytest.mark.own_python

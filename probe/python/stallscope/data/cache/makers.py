@@ -17,6 +17,7 @@ from stallscope.data.seeding.draws import gathered, is_given_for_another, places
 from stallscope.data.seeding.isolation import apart
 
 from . import encoding, open_hook
+from .file_set import FileSet
 from .keys import fingerprint
 from .reader import Unkept, again, tag_of
 from .split import base_index, base_of
@@ -247,13 +248,14 @@ def _own(data):
 
 
 class FromFiles(_Maker):
-    """Of a data set each of whose samples opens one file."""
+    """Of a data set each of whose samples opens one file, or `files` of them."""
 
     # Whether a sample is made once more where what was given for its file was not enough.
     makes_again = True
 
-    def __init__(self, dataset, samples, kept, most_bytes, looks):
+    def __init__(self, dataset, samples, kept, most_bytes, looks, files=1):
         super().__init__(dataset, samples, kept)
+        self.files = files
         self.most_bytes = most_bytes
         # Whether a file is looked at with each use.
         self.looks = looks
@@ -273,8 +275,8 @@ class FromFiles(_Maker):
 
 
 class _Files:
-    """Some samples that are made one after the other: the first file that is opened is the first sample's. Where it is
-    not, its name tells, and it is read."""
+    """Some samples that are made one after the other: the first file, or the first few, that are opened are the first sample's. Where
+    they are not, their names tell, and they are read."""
 
     def __init__(self, maker, uses):
         self.maker = maker
@@ -283,13 +285,21 @@ class _Files:
         self.held = []
         # Weak ones, where they are not held.
         self.given = []
+        # Of the sample that is being made, where it opens several.
+        self.set = None
         open_hook.install()
 
     def sample(self, index):
-        return open_hook.made_by(self, lambda: self.maker.plain(index))
+        return self._made(lambda: self.maker.plain(index))
 
     def batch(self, indices):
-        return open_hook.made_by(self, lambda: self.maker.plain_batch(indices))
+        return self._made(lambda: self.maker.plain_batch(indices))
+
+    def _made(self, make):
+        try:
+            return open_hook.made_by(self, make)
+        finally:
+            self.over()
 
     @property
     def gave(self):
@@ -305,8 +315,8 @@ class _Files:
             path = open_hook.path_of(*args, **kwargs)
         except TypeError:
             path = None
-        use = next(self.uses, None) if path is not None else None
-        if use is None:
+        kept = self._next_kept() if path is not None else None
+        if kept is None:
             return original(*args, **kwargs)
         looks = self.maker.looks
         tag, refused = tag_of(path, looks), []
@@ -341,7 +351,7 @@ class _Files:
             return data
 
         try:
-            data = self.maker.kept.of(use, tag, read)
+            data = kept(tag, read)
         except Unkept as unkept:
             if not refused:
                 return unkept.instead
@@ -362,8 +372,27 @@ class _Files:
             self.given.append(weakref.ref(file))
         return file
 
+    def _next_kept(self):
+        """What gives the bytes of the file that is opened now, for its tag and what reads it; None where nothing is kept of it."""
+        if self.maker.files == 1:
+            use = next(self.uses, None)
+            return None if use is None else partial(self.maker.kept.of, use)
+        if self.set is None or self.set.is_full():
+            self._set_over()
+            self.set = FileSet(self.maker.kept, next(self.uses, None), self.maker.files)
+        if self.set.use is None:
+            self.set.opens += 1
+            return None
+        return self.set.of
+
+    def _set_over(self):
+        done, self.set = self.set, None
+        if done is not None:
+            done.over()
+
     def over(self):
         """Its samples are made: what is there of their files stays open."""
+        self._set_over()
         for reference in self.given:
             file = reference()
             if file is not None:

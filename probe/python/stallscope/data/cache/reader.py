@@ -45,7 +45,7 @@ class Kept:
         space = self.space
         data = space.get(use[0], tag)
         if data is not None:
-            return self._hit(use, data)
+            return self.hit(use, data)
         for _ in range(_WAITS):
             began_s = time.monotonic()
             if space.claim(use[0], _WAIT_MS, tag):
@@ -54,14 +54,18 @@ class Kept:
             data = space.get(use[0], tag)
             if data is not None:
                 self.tally.late += not use[3]
-                return self._hit(use, data)
+                return self.hit(use, data)
             # The one that read it keeps it to itself.
             if waited_s < _WAIT_MS / 2000:
                 break
         data = self._read(read)
         return data if made is None else made(data)
 
-    def _hit(self, use, data):
+    def found(self, use, tag):
+        """What is kept of a sample, which counts as a hit once `hit` says so; None where nothing is."""
+        return self.space.get(use[0], tag)
+
+    def hit(self, use, data):
         self.tally.pool_bytes += len(data)
         if self.tally.sizes is not None:
             self.tally.sizes.seen(use[0], len(data))
@@ -85,6 +89,27 @@ class Kept:
             self.tally.sizes.seen(use[0], len(data))
         self.space.fill(use[0], tag, data, use[1], use[2])
         return data
+
+    def keep(self, use, tag, is_there, make):
+        """Keeps what `make()` gives of a sample that was read already; `is_there`: in the place of what is kept of it under the same tag."""
+        if is_there:
+            # Of one tag the pool takes no other bytes.
+            self.space.fill(use[0], tag ^ 1, b"", use[1], use[2])
+        if not self.space.claim(use[0], 0, tag):
+            return
+        try:
+            data = make()
+        except BaseException:
+            self.space.give_up(use[0])
+            raise
+        if self.tally.sizes is not None:
+            self.tally.sizes.seen(use[0], len(data))
+        self.space.fill(use[0], tag, data, use[1], use[2])
+
+    def missed(self, source_bytes):
+        """A sample was made for which so many bytes had to be read."""
+        self.tally.misses += 1
+        self.tally.source_bytes += source_bytes
 
     def _read(self, read):
         self.tally.misses += 1

@@ -2,7 +2,7 @@
 
 Only what comes before random augmentation may be. A data set says so by `fetch(index) -> bytes` and
 `decode(bytes) -> sample`, or by `decode(bytes) -> decoded` and `augment(decoded) -> sample`. Otherwise two of its
-samples are made on trial: where each opens exactly one file, and not the same one, the cut is that file.
+samples are made on trial: where each opens one file, or as many as the other, and none of the other's, the cut is these files.
 """
 
 import io
@@ -20,6 +20,8 @@ from .equality import alike
 
 # Of a file of this size and more at least half has to be read, or a cache would read more than the data set does.
 _WHOLE_BYTES = 64 << 10
+# A sample that opens more is read as ever: frames of a video, say.
+_MOST_FILES = 64
 # Of a connection that counts what was sent, in the process that has it.
 _ENCRYPTED = "SSLSocket"
 
@@ -31,7 +33,7 @@ class NoCut(Exception):
 class Cut:
     """Where the samples of a data set are cut."""
 
-    def __init__(self, base, samples, in_parts, evidence, length, augments=False, decoded=None, sample_ns=0):
+    def __init__(self, base, samples, in_parts, evidence, length, augments=False, decoded=None, sample_ns=0, files=1):
         # The data set behind subsets, whose indices are the samples' ids, and how many it has.
         self.base = base
         self.samples = samples
@@ -45,7 +47,8 @@ class Cut:
         self.augments = augments
         # Of decoded samples the evidence, and the figures that say whether to keep them; or why they can't be.
         self.decoded = decoded
-        # Where samples open files: how long it took to make one of a file's bytes that were in memory.
+        # Where samples open files: how many each, and how long it took to make one of a file's bytes that were in memory.
+        self.files = files
         self.sample_ns = sample_ns
         # And how long it took to look at some of the files.
         self.look_ns = []
@@ -105,45 +108,61 @@ def _opens(dataset, most_bytes):
     put_back = sandbox.generators(dataset)
     try:
         first, last = (_Watch(dataset, index, put_back) for index in indices)
-        if len(first.paths) != 1:
+        if len(first.paths) != len(last.paths):
             # Something may be opened with the first sample of all, and never again.
             first = _Watch(dataset, indices[0], put_back)
         for index, watch in zip(indices, (first, last)):
             why = watch.why(index)
             if why:
                 return {"why": why}
+        if len(first.paths) != len(last.paths):
+            return {"why": f"sample {indices[0]} opens {len(first.paths)} files and sample {indices[1]} opens {len(last.paths)}"}
         if first.paths == last.paths:
-            return {"why": "all its samples are in one file"}
+            return {"why": "all its samples are in one file" if len(first.paths) == 1 else "all its samples are in the same files"}
+        common = set(first.paths).intersection(last.paths)
+        if common:
+            return {"why": f"samples {indices[0]} and {indices[1]} both open {min(common)}"}
     except Exception as error:
         return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
-    path = last.paths[0]
+    held = {}
+    for path in last.paths:
+        held[path], why = _whole(path, most_bytes)
+        if why:
+            return {"why": why}
+    if sum(map(len, held.values())) > most_bytes:
+        return {"why": f"sample {indices[1]} does not fit into the cache"}
     try:
-        # A pipe that has come to its place is not waited for.
-        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            described = os.fstat(file.fileno())
-            if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= most_bytes:
-                return {"why": f"{path} is no file that fits into the cache"}
-            data = file.read()
-            if len(data) != described.st_size:
-                return {"why": f"{path} has not as many bytes as its size says"}
-    except OSError as error:
-        return {"why": f"{path} cannot be read ({error})"}
-    try:
-        watch = _Watch(dataset, indices[1], put_back, {path: data})
+        watch = _Watch(dataset, indices[1], put_back, held)
     except Exception as error:
         return {"why": f"it needs the file itself, not its bytes ({type(error).__name__}: {error})"}
     if any(file.lacked for file in watch.given):
         return {"why": "it needs the file itself, not its bytes (it asks for its descriptor, or for another part of it)"}
     if watch.paths != last.paths:
-        return {"why": "a sample does not open the same file again"}
+        return {"why": "a sample does not open the same file again" if len(last.paths) == 1 else "a sample does not open the same files again"}
     if not alike(watch.sample, last.sample):
         again = _Watch(dataset, indices[1], put_back)
         # Others are made anew each time, and say nothing.
         if alike(again.sample, last.sample):
             return {"why": "it makes another sample of a file's bytes than of the file"}
-    if len(data) >= _WHOLE_BYTES and 2 * watch.reached < len(data):
+    if any(watch.reads_a_part_of(path, data) for path, data in held.items()):
         return {"why": "it reads only a part of its files"}
-    return {"evidence": [first.paths[0], path], "sample_ns": watch.took_ns}
+    return {"evidence": [*first.paths, *last.paths], "sample_ns": watch.took_ns, "files": len(last.paths)}
+
+
+def _whole(path, most_bytes):
+    """All that is in the file, or None and why it is none to keep."""
+    try:
+        # A pipe that has come to its place is not waited for.
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            described = os.fstat(file.fileno())
+            if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= most_bytes:
+                return None, f"{path} is no file that fits into the cache"
+            data = file.read()
+    except OSError as error:
+        return None, f"{path} cannot be read ({error})"
+    if len(data) != described.st_size:
+        return None, f"{path} has not as many bytes as its size says"
+    return data, ""
 
 
 class _Watch:
@@ -168,28 +187,30 @@ class _Watch:
         self.paths.append(path)
         if path not in self.held:
             return original(*args, **kwargs)
-        self.given.append(_Reached(self.held[path], open_hook.name_of(*args, **kwargs)))
+        self.given.append(_Reached(self.held[path], open_hook.name_of(*args, **kwargs), path))
         return self.given[-1]
 
     def why(self, index):
         """Why these opens are none to cut at; empty where they are."""
         if not self.paths:
             return f"sample {index} opens no file through Python's open(), and it has no fetch() and decode()"
-        if len(self.paths) > 1:
+        if len(self.paths) > _MOST_FILES:
             return f"sample {index} opens {len(self.paths)} files, and it has no fetch() and decode()"
-        return "" if self.paths[0] is not None else f'sample {index} opens its file in another way than "rb", or by a path of a class of its own'
+        if None in self.paths:
+            return f'sample {index} opens a file in another way than "rb", or by a path of a class of its own'
+        return ""
 
-    @property
-    def reached(self):
-        return max((file.reached for file in self.given), default=0)
+    def reads_a_part_of(self, path, data):
+        reached = max((file.reached for file in self.given if file.path == path), default=0)
+        return len(data) >= _WHOLE_BYTES and 2 * reached < len(data)
 
 
 class _Reached(open_hook.Held):
     """Knows how far it was read."""
 
-    def __init__(self, data, name):
+    def __init__(self, data, name, path):
         super().__init__(data, name)
-        self.size = len(data)
+        self.path = path
         self.reached = 0
 
 

@@ -70,7 +70,8 @@ class Store:
         if not found.in_parts:
             key, self.looks = self._looks(found, key)
         own_bytes = self.budget_bytes
-        if manager.can_be(start_method, fetchers):
+        # Who reads ahead leaves a sample at its first file.
+        if found.files == 1 and manager.can_be(start_method, fetchers):
             own_bytes -= manager.staging_bytes(self.budget_bytes)
         self.key, self.samples = key, found.samples
         self.space = pool.space(key, found.samples, own_bytes, policy)
@@ -83,7 +84,7 @@ class Store:
             decoded = found.decoded["evidence"] if self.form.decoded else None
             self.maker.evidence = split_parts.Evidence(found.samples, found.evidence, decoded)
         else:
-            self.maker = self.of_files(self.dataset, found.samples, kept, self.budget_bytes, self.looks)
+            self.maker = self.of_files(self.dataset, found.samples, kept, self.budget_bytes, self.looks, found.files)
 
     def _looks(self, found, key):
         """The key, and whether each use looks at its file: which is in what the pool knows a file by."""

@@ -27,7 +27,7 @@ class KeptAhead(Kept):
         data = self.space.get(number, tag)
         if data is not None:
             self.shared.used(number)
-            return self._hit(use, data)
+            return self.hit(use, data)
         data = self.staging.get(number, tag)
         if data is not None:
             return self._staged(use, tag, data, made)
@@ -71,7 +71,7 @@ class KeptAhead(Kept):
             data = self.space.get(number, tag)
             if data is not None:
                 # Another worker was faster, and this one may have waited for it.
-                return self._hit(use, data)
+                return self.hit(use, data)
             return self._offered(use, tag, _made(self._read(read), made))
         finally:
             self.staging.give_up(number)

@@ -81,7 +81,7 @@ def _sizes(dataset):
             sizes.append(len(base.fetch(split.base_index(dataset, index))))
             continue
         paths = split._Watch(dataset, index).paths
-        if len(paths) != 1 or paths[0] is None:
-            return {"why": f"sample {index} does not come from one file"}
-        sizes.append(os.stat(paths[0]).st_size)
+        if not paths or None in paths:
+            return {"why": f"sample {index} does not come from files alone"}
+        sizes.append(sum(os.stat(path).st_size for path in set(paths)))
     return {"sizes": sizes}
