@@ -75,8 +75,7 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         }
         remedies
     } else {
-        let own = remedy(MoreCores, "Give the job CPUs of its own");
-        let mut remedies = vec![own, if_judged(FewerWorkers)];
+        let mut remedies = vec![if_judged(MoreCores), if_judged(FewerWorkers)];
         remedies.extend(batches_take_what_is_short(figures).then(|| if_judged(CheaperSamples)));
         remedies.extend(other(without_the_others(figures)));
         remedies
@@ -85,7 +84,9 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         let remedy = remedy(Other, far_too_many_threads(figures));
         remedies.insert(0, Remedy { comes_first: true, ..remedy });
     } else if figures.trainer_threads.is_some_and(|threads| threads > ONE_THREAD) {
-        remedies.extend(other(fewer_threads(figures)));
+        // Beside others it is the user's own to change, and brought three times the steps where keeping those off was out of reach.
+        let at = if uses_them_up(figures) { remedies.len() } else { 0 };
+        remedies.splice(at..at, other(fewer_threads(figures)));
     }
     remedies
 }
@@ -107,7 +108,8 @@ fn without_the_others(figures: &Figures<'_>) -> String {
         None => "where its own processes do not use them up, ".to_owned(),
     };
     format!(
-        "Stop or move what else runs on its CPUs: {uses}other processes hold the rest. How much that brings is not estimated: where the trainer's threads wait for one another it can be much"
+        "Keep other work off the job's CPUs (stop it, move it, or give the job CPUs of its own): {uses}other processes hold the rest. How \
+         much that brings is not estimated: where the trainer's threads wait for one another it can be much"
     )
 }
 
