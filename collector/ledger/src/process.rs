@@ -183,6 +183,13 @@ impl Process {
         }
     }
 
+    /// As [`Self::place`], also of one that is gone. Without a number, as from the kernel alone, nobody follows it.
+    pub(crate) fn seat(&self) -> (u16, u32) {
+        self.shim
+            .last_place
+            .map_or((u16::MAX, self.facts.pid), |(named, worker)| (self.loader().unwrap_or(named), worker))
+    }
+
     fn served_nobody(&self) -> bool {
         self.facts.kind == ProcessKind::Worker && self.exited_ns.is_some() && self.loader().is_none()
     }

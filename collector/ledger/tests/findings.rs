@@ -4,7 +4,7 @@ mod stage;
 
 use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
 use stallscope_abi::kernel::{Blocked, TaskSlot};
-use stallscope_abi::lane::wait_flags;
+use stallscope_abi::lane::{self, wait_flags};
 use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind, Summary};
 use stallscope_model::LoaderFacts;
 
@@ -261,6 +261,40 @@ fn loads_of_workers_that_follow_each_other_are_one_line() {
     assert_eq!(summary.ranks[0].workers_at_once(), 1);
     assert_eq!((load.batches, load.wall_ns), (Some(300), 12_000 * MS));
     assert_eq!((load.fetch_ns, load.cpu_ns, load.idle_ns), (6_000 * MS, 3_000 * MS, 3_000 * MS));
+}
+
+/// "3 workers" stood beside "2 workers", as one of an epoch was still ending when those of the next had begun.
+#[test]
+fn workers_that_end_while_their_followers_begin_are_not_counted_beside_them() {
+    let mut stage = Stage::empty();
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    for epoch in 0..5u32 {
+        let at = u64::from(epoch) * 100;
+        for worker in 0..2 {
+            let pid = 1000 + 2 * epoch + worker;
+            stage.new_task(pid, TRAINER, at, "python");
+            stage.greet(pid, TRAINER, ProcessKind::Worker, 0, 1);
+            stage.does(
+                pid,
+                at,
+                &[(20, Does::In(Blocked::FileRead)), (10, Does::Cpu), (74, Does::In(Blocked::Pipe))],
+            );
+            let batch = lane::Batch {
+                loader: 0,
+                worker,
+                start_ns: at * MS,
+                batch: worker.into(),
+                collate_ns: 0,
+                cpu_ns: 0,
+            };
+            stage.lane(pid, batch.encode((at + 30) * MS));
+            stage.wait_for(TRAINER, 0, pid, at, at + 40, worker.into(), wait_flags::FIRST);
+            stage.exits(pid, at + 105);
+        }
+        stage.advance(at + 99);
+    }
+    stage.finish(10_000);
+    assert_eq!(stage.ledger.summary().ranks[0].facts.workers_at_once, 2);
 }
 
 /// As from outside: nobody tells which of them follows which.
