@@ -6,7 +6,7 @@ pub const fn meaning(cause: Cause) -> &'static str {
         Cause::Compute => "own work, or the device's",
         Cause::Fetch => "the batch was being read",
         Cause::Prep => "the batch was being decoded",
-        Cause::Starved => "its worker got no CPU",
+        Cause::Starved => "its maker got no CPU",
         Cause::Transfer => "the batch was on its way",
         Cause::Preempted => "ready, but got no CPU",
         Cause::Snapshot => "a checkpoint was copied",
