@@ -10,6 +10,7 @@ mod checkpoint;
 mod checkpoint_timing;
 mod clock;
 mod connection;
+mod descriptors;
 mod device;
 mod events;
 mod fetcher;
@@ -86,6 +87,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(steps::script_stepped, module)?,
         wrap_pyfunction!(steps::bench_steps, module)?,
         wrap_pyfunction!(fork::forked, module)?,
+        wrap_pyfunction!(descriptors::is_one_open_file, module)?,
         wrap_pyfunction!(own_memory::own_shared_memory, module)?,
         wrap_pyfunction!(opens::add_read, module)?,
         wrap_pyfunction!(pool::run_pool, module)?,

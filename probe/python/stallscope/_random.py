@@ -8,6 +8,8 @@ import sys
 
 import torch
 
+from stallscope._hooks import modes
+
 _MASK = (1 << 64) - 1
 
 
@@ -96,11 +98,13 @@ def _with_arrays(state):
 
 def generator_bytes(generator):
     """`generator`'s state, which has no use but for `set_generator`."""
-    return tensor_bytes(generator.get_state())
+    with modes.unseen():
+        return tensor_bytes(generator.get_state())
 
 
 def set_generator(generator, state):
-    generator.set_state(_bytes_tensor(state))
+    with modes.unseen():
+        generator.set_state(_bytes_tensor(state))
 
 
 def tensor_bytes(tensor):

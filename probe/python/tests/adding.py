@@ -3,7 +3,9 @@
 usage: adding.py BATCHES SCENARIO...
 """
 
+import collections
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -16,6 +18,7 @@ import time
 import resizing
 import torch
 from resizing import BATCH, WORKERS, Numbers, epochs, loader, report, step, values
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 
@@ -90,6 +93,117 @@ def piped(batches, paired=False):
                 report(ended=None)
         step()
     report(got=got)
+
+
+class Piped(Numbers):
+    """Takes its samples from a pipe, of which it has the descriptor."""
+
+    def __init__(self, batches):
+        super().__init__(batches)
+        self.descriptor, sink = os.pipe()
+        fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.write(sink, b"".join(index.to_bytes(8, "little") for index in range(self.samples)))
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return super().__getitem__(int.from_bytes(os.read(self.descriptor, 8), "little"))
+
+
+def locking(batches):
+    """Takes a lock on a file again and again, which ends with the file."""
+    path, got = os.path.join(os.environ["UNTIL"], "lock"), []
+
+    def opened():
+        with open(path, "w") as file:
+            return os.dup2(file.fileno(), 200)
+
+    # Workers have an earlier one of this number, of the same file.
+    held = opened()
+    iterator = iter(loader(batches))
+    os.close(held)
+    held = None
+    for batch in iterator:
+        got += values(batch)
+        if held is None:
+            held = opened()
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif len(got) // BATCH % 8 == 0:
+            os.close(held)
+            held = None
+        step()
+    report(got=got)
+
+
+def connected(batches):
+    """As `piped`, to a peer over a network."""
+    iterator, got = iter(loader(batches)), []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    for batch in iterator:
+        got += values(batch)
+        if len(iterator._workers) > WORKERS and ours is not None:
+            ours.close()
+            ours = None
+            theirs.settimeout(30)
+            report(ended=len(theirs.recv(1)))
+        step()
+    report(got=got)
+
+
+MEETING = multiprocessing.Barrier(WORKERS)
+TURNS = multiprocessing.Queue()
+
+
+def meet(number):
+    MEETING.wait(60)
+
+
+def take_turns(number):
+    TURNS.get(timeout=60)
+
+
+def taking_turns(batches):
+    for _ in range(3):
+        for number in range(WORKERS):
+            TURNS.put(number)
+        epochs(loader(batches, worker_init_fn=take_turns), count=1)
+
+
+class Seeing(torch.overrides.TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = collections.Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen[getattr(function, "__name__", "")] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Dispatching(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = collections.Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Holding(Numbers):
+    def __init__(self, batches):
+        super().__init__(batches)
+        self.weights, self.generator = torch.ones(5), torch.Generator()
+
+
+def seen(batches):
+    """What modes see that training has around it."""
+    for mode in (Seeing(), Dispatching()):
+        with mode:
+            for _ in loader(batches, Holding, shuffle=True, generator=torch.Generator()):
+                pass
+        report(got=sorted(mode.seen.items()))
+    epochs(loader(batches))
 
 
 class Lazy:
@@ -419,6 +533,12 @@ SCENARIOS = {
     "numbered": lambda n: epochs(loader(n, Numbered, num_workers=1)),
     "unordered": lambda n: epochs(loader(n, num_workers=1, in_order=False)),
     "sequential": lambda n: epochs(loader(n, Sequential, num_workers=1), count=1),
+    "queued": lambda n: epochs(loader(n, Piped, num_workers=1), count=1),
+    "meeting": lambda n: epochs(loader(n, worker_init_fn=meet), count=3),
+    "taking-turns": taking_turns,
+    "locking": locking,
+    "connected": connected,
+    "seen": seen,
     "piped": piped,
     "paired": lambda n: piped(n, paired=True),
 }

@@ -36,7 +36,7 @@ def test_what_fails_in_an_added_worker_alone_is_made_by_the_scripts_own(tmp_path
 
 @pytest.mark.parametrize(
     "scenario, what, epochs",
-    [("recorded", "holds an open file", 2), ("numbered", "reads from a place in ", 2), ("sequential", "holds an iterator (range_iterator)", 1), ("unordered", "in_order=False", 2)],
+    [("recorded", "holds an open file", 2), ("numbered", "reads from a place in ", 2), ("sequential", "holds an iterator (range_iterator)", 1), ("unordered", "in_order=False", 2), ("queued", "reads from a place in pipe:", 1)],
 )
 def test_a_worker_stays_alone_with_what_one_process_alone_can_take_from(scenario, what, epochs, tmp_path):
     turn = until_its_reason("workers", 3, what, tmp_path)
@@ -231,7 +231,30 @@ def test_connections_and_queues_of_all_kinds_are_for_one_worker_alone():
         assert outline.taken(manager.dict(), manager.Lock()) == []
 
 
-@pytest.mark.parametrize("scenario", ["piped", "paired"])
+@pytest.mark.parametrize("scenario", ["meeting", "taking-turns"])
+def test_none_is_added_where_workers_meet_as_they_begin(scenario, tmp_path):
+    """It would wait for others, or take what is meant for one of them, who waits for ever."""
+    done = Turned(adding(scenario), until_its_reason("workers", 3, "worker_init_fn uses a ", tmp_path), limit_s=100, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, scenario, [whole()] * 3)
+
+
+def test_an_added_worker_has_no_part_in_locks_on_files_that_were_opened_meanwhile(tmp_path):
+    done = Turned(adding("locking"), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "locking", [whole()])
+
+
+def test_modes_around_training_see_what_they_would_see(tmp_path):
+    """One that counts or records what is done to tensors saw what we asked of those of the data set."""
+    expected = torchs("seen", tmp_path)
+    (tmp_path / "0").unlink()
+    done = Turned(adding("seen"), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    gives(done, "seen", expected)
+
+
+@pytest.mark.parametrize("scenario", ["piped", "paired", "connected"])
 def test_an_added_worker_holds_no_pipe_that_the_script_opened_meanwhile(scenario, tmp_path):
     done = Turned(adding(scenario), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)
     assert (done.code, done.err) == (0, "") and done.group_is_gone

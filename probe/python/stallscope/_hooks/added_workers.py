@@ -30,6 +30,10 @@ _FOR_GOOD = (
     "resize: unavailable: the script has changed the data set since its persistent workers were made, or something else that a "
     "worker has of it, and a new one would have that otherwise than they have it."
 )
+_SO_MANY = (
+    "resize: unavailable: as each worker begins, worker_init_fn uses {}, by which processes wait for one another or take what is meant for as many as the script has: "
+    "with more workers some would wait for ever."
+)
 _UNTIL_NEXT_EPOCH = (
     "It takes effect at the loader's next epoch: the script has changed the data set since this one's workers were made, or "
     "something else that a worker has of it, and a new one would have that otherwise."
@@ -121,7 +125,7 @@ class WorkerSet:
             self._share_out(iterator, min(wanted, len(iterator._workers)))
         lacks = len(iterator._workers) + len(self.candidates) < wanted
         why_one = one_taker.why(iterator) if lacks and self.size.own_workers == 1 else ""
-        why_not = why_one or (devices.why(iterator) if lacks else "")
+        why_not = why_one or (_why_so_many(iterator) or devices.why(iterator) if lacks else "")
         if why_not:
             self.give_up(iterator, why_not)
             wanted, lacks = self.size.wanted_workers(), False
@@ -234,6 +238,12 @@ class WorkerSet:
             iterator._worker_pids_set = False
         signals._set_worker_pids(id(iterator), pids)
         iterator._worker_pids_set = True
+
+
+def _why_so_many(iterator):
+    """Why the script may know how many workers there are, a sentence; "" where nothing shows that it does."""
+    met = outline.meetings(iterator._worker_init_fn)
+    return _SO_MANY.format(met[0]) if met else ""
 
 
 def _made_with(iterator):

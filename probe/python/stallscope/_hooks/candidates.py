@@ -90,7 +90,7 @@ def start(candidates, context, workers_module, iterator, number, total):
     # sent by a thread.
     source, sink = context.Pipe(duplex=False) if parcel else (None, None)
     ours = [queue._reader, queue._writer, reports, teller]
-    strange = strangers.opened_since(iterator._workers[0].pid, ours) if method == "fork" else ()
+    strange = strangers.opened_since(iterator._workers[0].pid, ours) if method == "fork" else ((), ())
     given = (workers_module.__name__, values, teller, source, parent, strange)
     with _numbered_apart():
         # With the arguments that torch gives: a context of the script's may take no others.
@@ -204,8 +204,8 @@ def _send(sink, parcel):
 
 
 def _enter(module_name, values, teller, source, parent, strange):
-    """In the new process, a child of `parent`, None where that is not to be looked at; it keeps none of the pipes that are `strange` to it."""
-    strangers.let_go(strange)
+    """In the new process, a child of `parent`, None where that is not to be looked at; it keeps nothing that is `strange` to it."""
+    strangers.let_go(*strange)
     _report(teller, _PID + str(os.getpid()).encode())
     if source is not None:
         with source:

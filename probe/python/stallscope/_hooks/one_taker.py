@@ -5,9 +5,11 @@ and each has an iterator from its beginning. A script with several workers does 
 """
 
 import os
+import select
 import stat
 
 from . import outline
+from .strangers import MEMORY
 
 _WHY = (
     "resize: unavailable: the script has one worker, and its data set {}, which one process alone can take from: with more workers its samples would be "
@@ -20,8 +22,6 @@ _OUT_OF_ORDER = (
 _FORKED = "multiprocessing.popen_fork"
 # Of any process, which a script may be read from.
 _STANDARD_STREAMS = 3
-# Memory that processes share, which they map: torch's tensors are written through such a descriptor.
-_MEMORY = ("/dev/shm/", "/memfd:")
 
 
 def why(iterator):
@@ -33,27 +33,43 @@ def why(iterator):
         return _WHY.format(f"holds {taken[0]}")
     worker = iterator._workers[0]
     if type(worker._popen).__module__ == _FORKED:
-        path = _read_together(worker.pid)
+        path = _read_together(worker.pid, _own_pipes(iterator))
         if path:
             return _WHY.format(f"reads from a place in {path} that forked workers share")
     return ""
 
 
-def _read_together(pid):
-    """A file that both this process and its child `pid` have open at the same place, which is not its beginning; None where there is none."""
+def _own_pipes(iterator):
+    """Those by which torch has workers get and hand over."""
+    queues = [iterator._worker_result_queue, *iterator._index_queues]
+    return {end.fileno() for queue in queues for end in (getattr(queue, "_reader", None), getattr(queue, "_writer", None)) if end is not None and not end.closed}
+
+
+def _read_together(pid, ours=()):
+    """A file that both this process and its child `pid` have open at the same place, which is not its beginning, or a pipe with something in it; None where there is
+    none but `ours`."""
     for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
         try:
-            if descriptor < _STANDARD_STREAMS or not _is_at_a_place(descriptor):
+            if descriptor < _STANDARD_STREAMS or descriptor in ours or not (_is_at_a_place(descriptor) or _is_full_pipe(descriptor)):
                 continue
             ours, theirs = os.fstat(descriptor), os.stat(f"/proc/{pid}/fd/{descriptor}")
             path = os.readlink(f"/proc/self/fd/{descriptor}")
-            if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) and not path.startswith(_MEMORY):
+            if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) and not path.startswith(MEMORY):
                 return path
         except OSError:
             # It was closed meanwhile, or the child has none of this number.
             continue
     return None
+
+
+def _is_full_pipe(descriptor):
+    """Whether there is something to be taken from it now. One that is empty may be what tells that a process has ended."""
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(0))
 
 
 def _is_at_a_place(descriptor):

@@ -22,6 +22,8 @@ import sys
 import types
 import zlib
 
+from . import modes
+
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Python's own containers, be they subclassed or not. Of subclasses the first that fits says what they hold, without their own code.
 _CONTAINERS = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
@@ -41,6 +43,9 @@ _VIEWS = frozenset((types.MappingProxyType, type({}.keys()), type({}.values()), 
 # Of `_io`, those of the system; the rest are in memory, which each process has for itself.
 _FILES = frozenset(("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper"))
 _TAKEN_FROM = frozenset(("_socket", "socket", "sqlite3", "multiprocessing.connection", "multiprocessing.queues"))
+# A lock is given back, and whoever is next goes on.
+_MET_AT, _LOCKS = "multiprocessing.synchronize", frozenset(("SemLock", "Lock", "RLock"))
+_QUEUES, _TAKES = ("multiprocessing.queues", "multiprocessing.connection"), frozenset(("get", "get_nowait", "recv", "recv_bytes", "acquire", "wait"))
 _CONNECTION, _DATABASES = "a connection", "sqlite3"
 # Of what a manager's process has, that from which things are taken.
 _MANAGED, _TAKEN_BY, _PROXY = "multiprocessing.managers", "put", "BaseProxy"
@@ -81,6 +86,14 @@ def connections(*things):
     return [*(one for one in look.taken if one.startswith(f"{_CONNECTION} (")), *look.managed]
 
 
+def meetings(*things):
+    """Of these, what processes wait for one another by, or take turns at: each in words."""
+    look = _Look(things, finds_taken=True)
+    # What is only put into, as messages for a log are, nobody waits for.
+    taken = look.queues + look.managed if look.names & _TAKES else []
+    return [*look.met, *taken]
+
+
 def of_workers(dataset, collate_fn, init_fn):
     """Of all that workers are made with."""
     return of(dataset, collate_fn, init_fn), tuple(_around())
@@ -116,16 +129,19 @@ class _Look:
         self.shared = []
         # What gives something else to the next process that takes from it, in words; None where that is not asked, as a file of the script's own answers it.
         self.taken = [] if finds_taken else None
-        # What stands for an object of a manager's process, in words.
+        # What stands for an object of a manager's process, and what processes wait at or take from, in words.
         self.managed = []
+        self.met = []
+        self.queues = []
         # What code names that was looked at, but for that which makes objects.
         self.names = set()
         # To be looked at, the next one last.
         self.waiting = list(reversed(things))
-        self.look_at_all()
-        for one in partly:
-            self.named(self.names, one)
-        self.look_at_all()
+        with modes.unseen():
+            self.look_at_all()
+            for one in partly:
+                self.named(self.names, one)
+            self.look_at_all()
 
     def look_at_all(self):
         while self.waiting:
@@ -240,6 +256,11 @@ class _Look:
         root = type(value).__module__.partition(".")[0]
         if self.taken is not None:
             self.taken += _taken_from(value, root)
+            for one in type(value).__mro__:
+                met = {_MET_AT: self.met, **dict.fromkeys(_QUEUES, self.queues)}.get(one.__module__)
+                if met is not None and one.__name__ not in _LOCKS:
+                    met.append(f"a {one.__name__} of multiprocessing's")
+                    break
             if any(one.__module__ == _MANAGED and one.__name__ == _PROXY for one in type(value).__mro__):
                 self.managed.append(f"what a manager's process has ({type(value).__name__})")
         if root in _IDLE or type(value).__module__ in _KEPT:

@@ -21,6 +21,7 @@ from multiprocessing.connection import wait
 import torch
 
 from stallscope import _native, _random
+from stallscope._hooks import strangers
 from stallscope._hooks.knobs import raised_by_signal
 
 from . import own_children
@@ -186,20 +187,11 @@ def _set_apart(descriptor, null, cut_off):
     comes once. Two processes that go on from one state of an encrypted connection break it. Of what a library in C holds, nothing else shows."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        _read_apart(descriptor)
+        # Not where it is written to alone, of which the others who do so have to know.
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
+            strangers.apart(descriptor)
     elif cut_off and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) and _is_connected(descriptor)):
         os.dup2(null, descriptor)
-
-
-def _read_apart(descriptor):
-    """From here on it is another one of the same file, at the same place. Not where it is written to alone, of which the others who do so have to know."""
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    if flags & os.O_ACCMODE == os.O_WRONLY:
-        return
-    own = os.open(f"/proc/self/fd/{descriptor}", flags & (os.O_ACCMODE | os.O_APPEND))
-    os.lseek(own, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-    os.dup2(own, descriptor)
-    os.close(own)
 
 
 def _is_connected(descriptor):
