@@ -206,6 +206,25 @@ def seen(batches):
     epochs(loader(batches))
 
 
+class Grown(Numbers):
+    """Is as long as it is found to be when it is asked."""
+
+    asked = 0
+
+    def __len__(self):
+        self.asked += 1
+        return self.samples + int(torch.randint(3, ()))
+
+
+def grown(batches):
+    """What its samples are, and how often it was asked."""
+    torch.manual_seed(5)
+    numbers = loader(batches + 2, Grown, shuffle=True)
+    numbers.dataset.samples = batches * BATCH
+    epochs(numbers)
+    report(got=[numbers.dataset.asked, torch.rand(()).item()])
+
+
 class Lazy:
     """Stands for a file that each worker opens when it first reads, as proxies of libraries do."""
 
@@ -539,6 +558,7 @@ SCENARIOS = {
     "locking": locking,
     "connected": connected,
     "seen": seen,
+    "grown": grown,
     "piped": piped,
     "paired": lambda n: piped(n, paired=True),
 }

@@ -254,6 +254,43 @@ def test_modes_around_training_see_what_they_would_see(tmp_path):
     gives(done, "seen", expected)
 
 
+def test_a_length_that_does_something_is_asked_for_as_without(tmp_path):
+    expected = torchs("grown", tmp_path)
+    done = Turned(adding("grown"), lambda trainer: None, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    gives(done, "grown", expected)
+
+
+def test_a_length_is_asked_for_where_that_does_nothing():
+    pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+    import numpy
+    import torch
+    from torch.utils.data import Subset, TensorDataset
+
+    from stallscope._hooks import length
+
+    class Counted:
+        def __init__(self, count):
+            self.held, self.array, self.many = [0] * count, numpy.zeros((count, 2)), self
+
+        def __len__(self):
+            return len(self.held) + min(0, self.array.shape[0])
+
+    class Opening(Counted):
+        def __len__(self):
+            return len(self.opened())
+
+        def opened(self):
+            raise AssertionError("it was asked")
+
+    class Through(Counted):
+        def __len__(self):
+            return len(self.many)
+
+    assert [length.of(one) for one in (Counted(3), [1, 2], TensorDataset(torch.zeros(4)), Subset(Opening(3), [0, 1]))] == [3, 2, 4, 2]
+    assert [length.of(one) for one in (Opening(3), Through(3), Subset([1], Opening(1)))] == [None, None, None]
+
+
 @pytest.mark.parametrize("scenario", ["piped", "paired", "connected"])
 def test_an_added_worker_holds_no_pipe_that_the_script_opened_meanwhile(scenario, tmp_path):
     done = Turned(adding(scenario), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)

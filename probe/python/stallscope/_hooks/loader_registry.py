@@ -8,7 +8,7 @@ import weakref
 
 from stallscope import _native
 
-from . import device, evaluation, knobs, loader_knobs, order, process, worker
+from . import device, evaluation, knobs, length, loader_knobs, outline, process, worker
 
 _MAX_LOADERS = 65535
 # From so many on a new loader takes the number of one that is gone.
@@ -147,7 +147,7 @@ def _facts(loader):
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "start_method": _start_method(loader) if loader.num_workers else "",
-        "dataset": type(order.scripts_own(loader.dataset)).__name__,
+        "dataset": type(outline.scripts_own(loader.dataset)).__name__,
         "dataset_len": _length(loader),
     }
 
@@ -165,7 +165,7 @@ def _start_method(loader):
 
 
 def _length(loader):
-    """`len(dataset)` is code of the job's: asked for only where torch's samplers ask for it as well."""
+    """Of a data set that is gone through as it is."""
     samplers = sys.modules["torch.utils.data.sampler"]
     sampler = loader.sampler
     if loader.batch_sampler is not None:
@@ -174,9 +174,4 @@ def _length(loader):
         sampler = loader.batch_sampler.sampler
     if type(sampler) not in (samplers.SequentialSampler, samplers.RandomSampler):
         return None
-    try:
-        return len(sampler.data_source)
-    except Exception as error:
-        if knobs.raised_by_signal(error):
-            raise
-        return None
+    return length.of(sampler.data_source)

@@ -13,7 +13,7 @@ which others may draw from meanwhile: it is asked for the end when it would be w
 import sys
 import weakref
 
-from . import outline
+from . import length, outline
 from .knobs import later, raised_by_signal
 
 # Their samplers draw when they begin, or from generators of their own, unless they are given the process's.
@@ -43,11 +43,11 @@ class Order:
         self.shared = [reference for one in shared for reference in _reference(one)]
         self.is_known = not self.shared and all(_is_known(one) for one in samplers)
         self.draws_at_its_end = any(_has_generator(one) or _follows_length(one) for one in samplers)
-        # A script's own sampler is not asked for its length, which may draw.
-        self.knows_length = all(_is_frameworks(one) for one in samplers)
+        # A script's own sampler, or data set, is not asked for its length, which may draw.
+        self.knows_length = all(_is_frameworks(one) and _is_counted_freely(one) for one in samplers)
         # Those that may take calls, or count; not what they draw from, which is large.
         self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
-        self.dataset = _reference(scripts_own(loader.dataset))
+        self.dataset = _reference(outline.scripts_own(loader.dataset))
         # A draw that was not an epoch's first moved one of the process's generators or something that a sampler holds, or somebody
         # else moved that between two draws.
         self.draws_late = False
@@ -80,9 +80,11 @@ class Order:
 
     def end(self, iterator):
         """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""
+        if not self.draws_at_its_end and self.is_known:
+            return None
         if not (self.draws_at_its_end and self.knows_length):
             # A sampler of the script's may count its epochs there, by which training goes.
-            return None if self.is_known or self.batches is None else self.batches - 1
+            return None if self.batches is None else self.batches - 1
         try:
             indices = iterator._index_sampler
             left = getattr(indices, "left", None)
@@ -98,13 +100,6 @@ class Order:
             self.draws_late |= former.draws_late
             self.was_watched |= former.was_watched
             self.batches = former.batches if self.batches is None else self.batches
-
-
-def scripts_own(dataset):
-    """The script's data set, also while an iterator is made that takes a stand-in of ours for it."""
-    stand_in = sys.modules.get("stallscope.data.stand_in")
-    stands = stand_in is not None and issubclass(type(dataset), stand_in.StandIn)
-    return dataset._stallscope_dataset if stands else dataset
 
 
 def of(loader):
@@ -199,7 +194,8 @@ def _batches_of_pass(samplers):
             if type(one) is kinds.BatchSampler:
                 batch *= one.batch_size
             elif type(one) in (kinds.SequentialSampler, kinds.RandomSampler):
-                return -(-(getattr(one, "_num_samples", None) or len(one.data_source)) // batch)
+                samples = getattr(one, "_num_samples", None) or length.of(one.data_source)
+                return float("inf") if samples is None else -(-samples // batch)
             elif type(one).__name__ == "DistributedSampler" and _is_known(one):
                 return -(-one.num_samples // batch)
     except Exception as error:
@@ -224,7 +220,7 @@ def _is_known(sampler):
         return getattr(sampler, "__dict__", {}).get("generator") is not sys.modules["torch"].default_generator
     # Which draws in mid-epoch from a generator that others may have.
     kept = sampler.__dict__
-    several = kept.get("_num_samples") is not None and kept["_num_samples"] > len(sampler.data_source)
+    several = kept.get("_num_samples") is not None and kept["_num_samples"] > (length.of(sampler.data_source) or 0)
     return not kept.get("replacement") and not several and kept["generator"] is not sys.modules["torch"].default_generator
 
 
@@ -236,6 +232,11 @@ def _is_frameworks(sampler):
     methods = (getattr(kind, name, None) for name in ("__iter__", "__len__"))
     modules = [kind.__module__, *(getattr(one, "__globals__", {}).get("__name__") for one in methods)]
     return all(one is None or one.partition(".")[0] in _FRAMEWORKS for one in modules)
+
+
+def _is_counted_freely(sampler):
+    source = getattr(sampler, "__dict__", {}).get("data_source")
+    return source is None or length.is_asked_freely(source)
 
 
 def _reference(one):

@@ -24,10 +24,10 @@ import zlib
 
 from . import modes
 
-_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Python's own containers, be they subclassed or not. Of subclasses the first that fits says what they hold, without their own code.
-_CONTAINERS = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
-_EXACT = _PLAIN.union(_CONTAINERS)
+CONTAINERS = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
+_EXACT = PLAIN.union(CONTAINERS)
 # Things that are looked at one by one; elements of containers, and so many bytes for one.
 _MOST = 16_000
 _MOST_ELEMENTS = 100_000
@@ -152,7 +152,7 @@ class _Look:
 
     def look(self, value):
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             self.found.append((kind, value))
             return
         # The type, too: another object may come to lie where one was.
@@ -160,7 +160,7 @@ class _Look:
         if id(value) in self.seen or kind is types.ModuleType:
             return
         self.seen.add(id(value))
-        if issubclass(kind, _CONTAINERS):
+        if issubclass(kind, CONTAINERS):
             self.container(value)
         elif kind is types.FunctionType:
             self.function(value)
@@ -179,7 +179,7 @@ class _Look:
 
     def container(self, value):
         """What it holds and what that holds, level by level."""
-        if type(value) not in _CONTAINERS:
+        if type(value) not in CONTAINERS:
             self.waiting += [type(value), *self.attributes(value)]
         level = [value]
         # Without a look at which were seen, which would take longer than all else.
@@ -192,22 +192,22 @@ class _Look:
             self.elements -= count
             each = list(_held(level))
             kinds = set(map(type, each))
-            if kinds <= _PLAIN:
+            if kinds <= PLAIN:
                 self.found.append(tuple(each))
                 return
-            if kinds & _PLAIN:
-                self.found.append(tuple([one if type(one) in _PLAIN else None for one in each]))
-                each = [one for one in each if type(one) not in _PLAIN]
+            if kinds & PLAIN:
+                self.found.append(tuple([one if type(one) in PLAIN else None for one in each]))
+                each = [one for one in each if type(one) not in PLAIN]
             self.found.append(tuple(map(id, each)))
-            level = [one for one in each if type(one) in _CONTAINERS]
+            level = [one for one in each if type(one) in CONTAINERS]
             if not kinds <= _EXACT:
-                self.waiting += [one for one in reversed(each) if type(one) not in _CONTAINERS]
+                self.waiting += [one for one in reversed(each) if type(one) not in CONTAINERS]
             if not level:
                 return
         self.is_whole = False
 
     def function(self, value):
-        if not _is_scripts(value.__module__):
+        if not is_scripts(value.__module__):
             return
         for cell in value.__closure__ or ():
             try:
@@ -220,7 +220,7 @@ class _Look:
         if value.__name__ != "__init__":
             self.names |= names
         for one in (value.__globals__[name] for name in sorted(names) if name in value.__globals__):
-            if type(one) is types.ModuleType and _is_scripts(one.__name__):
+            if type(one) is types.ModuleType and is_scripts(one.__name__):
                 self.waiting += [vars(one)[name] for name in sorted(names) if name in vars(one)]
             self.waiting.append(one)
 
@@ -248,7 +248,7 @@ class _Look:
                     following.append(_named(found.__code__))
 
     def type(self, value):
-        for one in filter(lambda one: _is_scripts(one.__module__), value.__mro__):
+        for one in filter(lambda one: is_scripts(one.__module__), value.__mro__):
             held = [inner for name, inner in vars(one).items() if type(inner) is types.FunctionType or not name.startswith("__")]
             self.waiting += [_function_of(inner) for inner in reversed(held)]
 
@@ -278,7 +278,7 @@ class _Look:
         elements = _elements(value)
         if elements is not None:
             self.elements_of(*elements)
-        elif _shows_nothing(value) and (hasattr(type(value), "__next__") or root not in _CONSTANT and not _is_scripts(root)):
+        elif _shows_nothing(value) and (hasattr(type(value), "__next__") or root not in _CONSTANT and not is_scripts(root)):
             self.is_whole = False
         if _is_shared(value):
             self.shared.append(value)
@@ -301,7 +301,7 @@ class _Look:
     def attributes(self, value):
         """What it has of its own, each behind its name, the first last."""
         held = dict(own_attributes(value))
-        for kind in filter(lambda one: _is_scripts(one.__module__), type(value).__mro__):
+        for kind in filter(lambda one: is_scripts(one.__module__), type(value).__mro__):
             for name, slot in vars(kind).items():
                 if type(slot) is types.MemberDescriptorType:
                     try:
@@ -310,6 +310,13 @@ class _Look:
                         # Not set.
                         continue
         return [one for name, inner in reversed(held.items()) for one in (inner, name)]
+
+
+def scripts_own(dataset):
+    """The script's data set, also while an iterator is made that takes a stand-in of ours for it."""
+    stand_in = sys.modules.get("stallscope.data.stand_in")
+    stands = stand_in is not None and issubclass(type(dataset), stand_in.StandIn)
+    return dataset._stallscope_dataset if stands else dataset
 
 
 def own_attributes(value):
@@ -337,7 +344,7 @@ def _is_stand_in(kind):
 
 def _length(container):
     kind = type(container)
-    return len(container) if kind in _CONTAINERS else _base(kind).__len__(container)
+    return len(container) if kind in CONTAINERS else _base(kind).__len__(container)
 
 
 def _held(containers):
@@ -352,7 +359,7 @@ def _held(containers):
 
 
 def _base(kind):
-    return next(base for base in _CONTAINERS if issubclass(kind, base))
+    return next(base for base in CONTAINERS if issubclass(kind, base))
 
 
 def _elements(value):
@@ -387,7 +394,7 @@ def _taken_from(value, root):
         other_end = " to a database" if any(one.__module__ == _DATABASES for one in kind.__mro__) else ""
         return [f"{_CONNECTION}{other_end} ({kind.__name__})"]
     # What a script's own iterator holds is looked at.
-    is_iterator = hasattr(kind, "__next__") and not _is_scripts(kind.__module__)
+    is_iterator = hasattr(kind, "__next__") and not is_scripts(kind.__module__)
     return [f"an iterator ({kind.__name__})"] if is_iterator else []
 
 
@@ -436,7 +443,7 @@ def _named(code):
 
 
 @functools.lru_cache(1000)
-def _is_scripts(module):
+def is_scripts(module):
     """Whether a module is the script's own, and not of Python's or of a library."""
     root = (module or "").partition(".")[0]
     file = getattr(sys.modules.get(root), "__file__", None)
