@@ -9,9 +9,9 @@ use super::{Beyond, Facts, LEAST_ROW_BYTES, Labels, Left, Place, Read, Row, faul
 use crate::error::{Doing, Result};
 use crate::record::Record;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub(super) struct Table {
     pub(super) folder: Vec<u8>,
     pub(super) file: Arc<File>,
     pub(super) facts: Facts,
+    /// Of its bytes those that lie on the disk: of one that is made of holes the others cost nobody anything.
+    stored_bytes: u64,
     /// Of the names of its rows, with the dot.
     ending: String,
     pub(super) rows: Vec<Row>,
@@ -42,6 +44,14 @@ pub(super) struct Table {
     left_of_pages: Left,
 }
 
+/// Some file systems in user space count no blocks at all; of others a file that has bytes has some.
+fn stored(described: &Metadata) -> u64 {
+    match described.blocks().saturating_mul(512) {
+        0 => described.len(),
+        stored => stored.min(described.len()),
+    }
+}
+
 impl Table {
     /// None where it cannot be packed, of which `problem` has heard.
     pub(super) fn read(
@@ -53,27 +63,29 @@ impl Table {
         beyond: &mut Beyond,
         problem: &mut dyn FnMut(String),
     ) -> Result<Option<Table>> {
-        let facts = Facts::of(&file.metadata().doing("open", &path)?);
+        let described = file.metadata().doing("open", &path)?;
+        let (facts, stored_bytes) = (Facts::of(&described), stored(&described));
         let mut table = Table {
             path,
             folder,
             file: Arc::new(file),
             facts,
+            stored_bytes,
             ending: String::new(),
             rows: Vec::new(),
             groups: Vec::new(),
             leaf: None,
             column: String::new(),
             has_paths: false,
-            left_of_values: Left::of(facts.bytes, &beyond.values),
-            left_of_pages: Left::of(facts.bytes, &beyond.pages),
+            left_of_values: Left::of(stored_bytes, &beyond.values),
+            left_of_pages: Left::of(stored_bytes, &beyond.pages),
         };
         labels.unfit = 0;
         let mut begin = [0; 4];
         let is_parquet = table.file.read_at(&mut begin, 0).is_ok() && matches!(&begin, b"PAR1" | b"PARE");
         let read = match is_parquet {
             true => table.read_parquet(columns, labels, &mut beyond.rows)?,
-            false => table.read_arrow(columns, labels)?,
+            false => table.read_arrow(columns, labels, &mut beyond.rows)?,
         };
         if let Err(what) = read {
             let path = table.path.display();
@@ -94,7 +106,12 @@ impl Table {
         Ok(Some(table))
     }
 
-    fn read_arrow(&mut self, columns: Columns<'_>, labels: &mut Labels) -> Result<Read<()>> {
+    fn read_arrow(
+        &mut self,
+        columns: Columns<'_>,
+        labels: &mut Labels,
+        left_rows: &mut u64,
+    ) -> Result<Read<()>> {
         let (file, size) = (self.file.clone(), self.facts.bytes);
         let mut stream = match Stream::open(&file, size) {
             Ok(stream) => stream,
@@ -102,7 +119,9 @@ impl Table {
         };
         let fields = stream.fields();
         let chosen = choose(&fields, stream.description.as_deref(), columns, &self.path)?;
-        let (read, path) = stream.rows(chosen, most_rows(size), labels, &mut self.rows);
+        let most = most_rows(self.stored_bytes).min(self.own_rows().saturating_add(*left_rows));
+        let (read, path) = stream.rows(chosen, most, labels, &mut self.rows);
+        *left_rows = left_rows.saturating_sub((self.rows.len() as u64).saturating_sub(self.own_rows()));
         self.describe(&fields, chosen);
         if fields[chosen.record].kind == Kind::Bytes {
             let first = self.rows.iter().find_map(|row| match row.place {
@@ -143,6 +162,11 @@ impl Table {
         }))
     }
 
+    /// As many as its bytes can have.
+    fn own_rows(&self) -> u64 {
+        self.stored_bytes / LEAST_ROW_BYTES
+    }
+
     /// `left_rows`: of those that all files may have beyond their bytes.
     fn read_groups(
         &mut self,
@@ -155,7 +179,7 @@ impl Table {
         self.groups = footer.groups(chosen.record)?;
         self.leaf = Some(footer.leaf(chosen.record).clone());
         let rows = self.groups.iter().map(|group| group.rows).sum::<u64>();
-        let left = left_rows.checked_sub(rows.saturating_sub(self.facts.bytes / LEAST_ROW_BYTES));
+        let left = left_rows.checked_sub(rows.saturating_sub(self.own_rows()));
         *left_rows = left.ok_or("it and files before it have more rows than so many bytes can have")?;
         let mut found = vec![Row { place: Place::Unread, bytes: 0, label: u32::MAX }; rows as usize];
         if let Some(label) = chosen.label {
