@@ -13,6 +13,7 @@ pub(crate) struct Hold {
 
 pub(crate) fn main(verb: &Hold) -> Result<ExitCode> {
     let &Hold { pid, start_ticks, uid, most_bytes } = verb;
+    stallscope_collector::begin_as_helper();
     let held = stallscope_hold::hold(stallscope_hold::Order { pid, start_ticks, uid, most_bytes });
     Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -12,6 +12,7 @@ pub(crate) struct PythonStack {
 
 pub(crate) fn main(verb: &PythonStack) -> Result<ExitCode> {
     let &PythonStack { pid, start_ticks, uid } = verb;
+    stallscope_collector::begin_as_helper();
     let printed = stallscope_collector::print_python_stack(pid, start_ticks, uid);
     Ok(if printed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -184,6 +184,11 @@ fn a_job_reads_less_by_what_is_held_of_its_files_and_goes_on_whatever_ends() {
     let first = fs::read_to_string(format!("/proc/{holder}/oom_score_adj")).unwrap();
     assert_eq!(first.trim(), "1000");
 
+    // Nobody can type into root's terminal through it.
+    let stat = fs::read_to_string(format!("/proc/{holder}/stat")).unwrap();
+    let session = stat.rsplit(") ").next().unwrap().split(' ').nth(3).unwrap();
+    assert_eq!(session, holder.to_string(), "{stat}");
+
     // The budget is a knob: less is held at once, and as much as before again.
     let pid = job.job.0.id().to_string();
     let turn = |size: &str| {
@@ -214,8 +219,9 @@ fn a_job_reads_less_by_what_is_held_of_its_files_and_goes_on_whatever_ends() {
     };
     wait_until("that is recorded", || recorded().is_some_and(|held| held.changed_files >= 2));
 
-    // The holder is killed: the job and its measurement go on.
-    support::signal(holder, "KILL");
+    // Its user stops the holder, which is to let go then, and is ended for that: the job and its measurement go on.
+    support::signal(holder, "STOP");
+    turn("1MiB");
     wait_until("its locks are gone", || !Path::new(&format!("/proc/{holder}")).exists());
     let printed = || fs::read_to_string(job.sandbox.path("first.stall.printed")).unwrap();
     wait_until("it is heard of", || printed().contains("none are held any more"));

@@ -20,7 +20,6 @@ use stallscope_model::HeldSummary;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -31,6 +30,8 @@ const HOLD: &str = "hold-files";
 const SAYS_WITHIN: Duration = Duration::from_secs(10);
 /// Ticks between two looks at the job's open files, once the holder knows of some; before, each tick has one.
 const TICKS_A_LOOK: u32 = 4;
+/// To let go of what is too much takes it less than one.
+const TICKS_TO_LET_GO: u32 = 20;
 /// How often it is looked at whether it has ended, and how long in between.
 const LOOKS_AT_ITS_END: u32 = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
@@ -49,6 +50,8 @@ pub(crate) struct Holding {
     knob: Option<BudgetKnob>,
     looks: Looks,
     ticks: u32,
+    /// Ticks for which it has had more than it may.
+    over: u32,
     held: HeldSummary,
     job: OwnedFd,
     noted: String,
@@ -76,8 +79,7 @@ impl Holding {
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C ends the session, and that the holder.
-            .process_group(0)
+            .stderr(Stdio::null())
             .spawn()
             .context("cannot start what holds files")?;
         let (Some(orders), Some(says)) = (process.stdin.take(), process.stdout.take()) else {
@@ -96,6 +98,7 @@ impl Holding {
             knob: None,
             looks: Looks::new(pid, owner),
             ticks: 0,
+            over: 0,
             held,
             job,
             noted: String::new(),
@@ -149,11 +152,21 @@ impl Holding {
             if target_bytes != self.held.target_bytes && self.orders.write_all(order.as_bytes()).is_ok() {
                 self.held.target_bytes = target_bytes;
             }
+            self.end_what_keeps_too_much(target_bytes);
             self.show_open_files();
         } else if self.knob.take().is_some() {
             BudgetKnob::withdraw(knobs);
         }
         self.held.clone()
+    }
+
+    /// Its user may stop it, and what it has locked would stay.
+    fn end_what_keeps_too_much(&mut self, target_bytes: u64) {
+        self.over = if self.held.bytes > target_bytes { self.over + 1 } else { 0 };
+        if self.over > TICKS_TO_LET_GO {
+            // The end of what it says follows.
+            let _ = self.process.kill();
+        }
     }
 
     fn show_open_files(&mut self) {

@@ -88,6 +88,13 @@ pub(crate) fn was_executed_with_privilege() -> bool {
 
 /// Login name of `uid`, or the number where there is none. May ask a directory service, which takes its time.
 pub(crate) fn user_name(uid: u32) -> String {
-    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    user.map_or_else(|| uid.to_string(), |user| user.name)
+    login_name(uid).ok().flatten().unwrap_or_else(|| uid.to_string())
+}
+
+/// The same; `None` where there is no such user.
+///
+/// # Errors
+/// A directory service did not answer.
+pub(crate) fn login_name(uid: u32) -> nix::Result<Option<String>> {
+    Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| user.name))
 }

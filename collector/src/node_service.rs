@@ -97,7 +97,7 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
                     book,
                     own_uid,
                     exports,
-                    user_name: host::user_name,
+                    login_name: host::login_name,
                 };
                 serving::serve(given, &config, say)
             });

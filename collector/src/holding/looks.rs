@@ -15,15 +15,12 @@ use std::path::Path;
 /// Processes of a job that are known, and how many of them one look is at, in turn.
 const MOST_PROCESSES: usize = 1024;
 const PROCESSES_A_LOOK: usize = 64;
-/// Files of one of them, and of all in one look, which the session waits for: a job may have as many open as it likes.
-const MOST_FILES: usize = 4096;
-const FILES_A_LOOK: usize = 16_384;
+/// Descriptors that one look asks about, which the session waits for: a job may have as many open as it likes, and the next look goes on.
+const FILES_A_LOOK: usize = 512;
 /// Looks between two walks over the job's processes.
 const LOOKS_A_WALK: u32 = 4;
 /// Files that are remembered as shown.
 const MOST_SHOWN: usize = 8192;
-/// Paths that one look has at most.
-const PATHS_A_LOOK: usize = 256;
 /// A longer path cannot be opened at once.
 const LONGEST_PATH: usize = 4095;
 /// What is the system's, and no data set.
@@ -37,14 +34,15 @@ pub(super) struct Looks {
     uid: u32,
     looks: u32,
     processes: Vec<u32>,
-    /// The next of them.
+    /// The next of them, and of its descriptors the first that is to be looked at.
     at: usize,
+    from: usize,
     shown: HashSet<OsString>,
 }
 
 impl Looks {
     pub(super) fn new(root: u32, uid: u32) -> Looks {
-        Looks { root, uid, looks: 0, processes: Vec::new(), at: 0, shown: HashSet::new() }
+        Looks { root, uid, looks: 0, processes: Vec::new(), at: 0, from: 0, shown: HashSet::new() }
     }
 
     /// Files open now that were not shown yet.
@@ -55,14 +53,15 @@ impl Looks {
         self.looks = self.looks.wrapping_add(1);
         let (mut found, mut left) = (Vec::new(), FILES_A_LOOK);
         for _ in 0..self.processes.len().min(PROCESSES_A_LOOK) {
-            self.at = (self.at + 1) % self.processes.len();
-            let files = open_files(self.processes[self.at], self.uid, &mut left);
-            found.extend(files.into_iter().filter(|file| !self.shown.contains(file)));
-            if found.len() >= PATHS_A_LOOK || left == 0 {
+            self.at %= self.processes.len();
+            let before = left;
+            found.extend(open_files(self.processes[self.at], self.uid, self.from, &mut left, &self.shown));
+            if left == 0 {
+                self.from += before;
                 break;
             }
+            (self.at, self.from) = (self.at + 1, 0);
         }
-        found.truncate(PATHS_A_LOOK);
         found
     }
 
@@ -91,20 +90,22 @@ fn tree(root: u32) -> Vec<u32> {
     tree
 }
 
-/// Files that a process of this user has open to read them by way of the page cache. `left`: of those that may be looked at.
-fn open_files(pid: u32, uid: u32, left: &mut usize) -> Vec<OsString> {
+/// Files that a process of this user has open to read them by way of the page cache, but for those that were `shown`. It is asked about its descriptors
+/// behind the first `from`, and about as many as are `left`.
+fn open_files(pid: u32, uid: u32, from: usize, left: &mut usize, shown: &HashSet<OsString>) -> Vec<OsString> {
     let Some(process) = Opened::of(pid, uid).filter(|process| process.is_open_to(uid)) else {
         return Vec::new();
     };
     let folder = process.open("fd").and_then(|folder| Dir::new(folder).ok());
-    let numbers = folder.into_iter().flatten().take(MOST_FILES.min(*left)).filter_map(Result::ok);
+    let numbers = folder.into_iter().flatten().filter_map(Result::ok).skip(from).take(*left);
     numbers
         .inspect(|_| *left -= 1)
         .filter_map(|entry| {
             let link = format!("fd/{}", entry.file_name().to_str().ok()?);
             let path = process.link(&link)?;
             let is_read = || process.text(&link.replacen("fd", "fdinfo", 1)).is_some_and(|text| reads(&text));
-            (is_data(&path) && is_read() && process.leads_to_plain(&link)).then_some(path)
+            (is_data(&path) && !shown.contains(&path) && is_read() && process.leads_to_plain(&link))
+                .then_some(path)
         })
         .collect()
 }
@@ -143,14 +144,17 @@ mod tests {
         fs::write(&read, "x").unwrap();
         let _read = File::open(&read).unwrap();
         let _folder = File::open(&root).unwrap();
-        let of = |uid| open_files(std::process::id(), uid, &mut { FILES_A_LOOK });
+        let none = HashSet::new();
+        let of = |uid| open_files(std::process::id(), uid, 0, &mut { FILES_A_LOOK }, &none);
         let found = of(own_uid());
         let has = |path: &Path| found.iter().any(|file| file == path.as_os_str());
         assert!(has(&read) && !has(&written) && !has(&root), "{found:?}");
         assert!(of(own_uid() + 1).is_empty(), "another user's");
         for most in [0, 3] {
             let mut left = most;
-            assert!(open_files(std::process::id(), own_uid(), &mut left).len() <= most && left == 0);
+            assert!(
+                open_files(std::process::id(), own_uid(), 0, &mut left, &none).len() <= most && left == 0
+            );
         }
     }
 
@@ -165,6 +169,27 @@ mod tests {
         assert!(has(&looks.next()) && has(&looks.next()));
         looks.was_shown(path.clone().into_os_string());
         assert!(!has(&looks.next()));
+    }
+
+    #[test]
+    fn a_job_with_many_open_files_is_looked_through_in_several_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let paths: Vec<_> = (0..FILES_A_LOOK + 40).map(|number| root.join(number.to_string())).collect();
+        paths.iter().for_each(|path| fs::write(path, "x").unwrap());
+        let _open: Vec<File> = paths.iter().map(|path| File::open(path).unwrap()).collect();
+        let mut looks = Looks::new(std::process::id(), own_uid());
+        let mut seen = HashSet::new();
+        for _ in 0..6 {
+            let found = looks.next();
+            assert!(found.len() <= FILES_A_LOOK);
+            for file in found {
+                assert!(!looks.shown.contains(&file), "{file:?} is shown twice");
+                looks.was_shown(file.clone());
+                seen.insert(file);
+            }
+        }
+        assert!(paths.iter().all(|path| seen.contains(path.as_os_str())));
     }
 
     #[test]

@@ -51,7 +51,7 @@ mod tests;
 
 use exporter::Exporter;
 use lines::Lines;
-use names::Names;
+use names::{LooksUp, Names};
 use peer::Peer;
 use reception::{Answer, Reception, known_to};
 use share::Share;
@@ -107,7 +107,7 @@ pub(super) struct Given {
     /// Whether it has done what the configuration has in `[export]`.
     pub(super) exports: bool,
     /// A user's login name, which a directory service may have.
-    pub(super) user_name: fn(u32) -> String,
+    pub(super) login_name: LooksUp,
 }
 
 /// A job that has introduced itself: its number, and what its caches may have, as that changes.
@@ -117,7 +117,7 @@ struct Known {
 }
 
 pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
-    let Given { listener, launcher, policy, mut book, own_uid, exports, user_name } = given;
+    let Given { listener, launcher, policy, mut book, own_uid, exports, login_name } = given;
     launcher.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
@@ -140,7 +140,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         });
         let places = OF_ALL.min(descriptors::places());
         let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
-        let names = Names::new(user_name, book.subordinates().clone(), say);
+        let names = Names::new(login_name, book.subordinates().clone(), say);
         let finder = Finder::new(book.subordinates().clone());
         tokio::spawn(look(Arc::clone(&looks), finder, Arc::clone(&names), sender.clone()));
         let share = Share::with_alarm();

@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use stallscope_model::PythonFrame;
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
 use std::panic::catch_unwind;
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -153,7 +152,6 @@ fn read_by_its_user(pid: u32, start_ticks: u64, uid: u32) -> Option<Vec<PythonFr
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .process_group(0)
         .spawn()
         .ok()?;
     let answer = reader.stdout.take().and_then(answer);

@@ -5,7 +5,7 @@ use stallscope_ebpf::Subordinates;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedMutexGuard, Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -13,13 +13,24 @@ use tokio::time::timeout;
 const WITHIN: Duration = Duration::from_secs(2);
 /// Look-ups at a time: each has a thread, which nothing can end.
 const AT_A_TIME: usize = 8;
+/// The directory may just have been away, as at boot, or a user be new.
+const NAMELESS_FOR: Duration = Duration::from_secs(60);
 /// Names that are kept: a user's ids alone may be 65,536.
 const KEPT: usize = 65_536;
 
+/// As `host::login_name`.
+pub(super) type LooksUp = fn(u32) -> nix::Result<Option<String>>;
+
+struct Known {
+    name: String,
+    /// Of a number in the place of a name: there may be one later.
+    until: Option<Instant>,
+}
+
 pub(super) struct Names {
-    looks_up: fn(u32) -> String,
+    looks_up: LooksUp,
     say: fn(&str),
-    known: Mutex<HashMap<u32, String>>,
+    known: Mutex<HashMap<u32, Known>>,
     /// One user may have 65,536 ids, which are looked up one after the other.
     subordinates: Subordinates,
     turns: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
@@ -29,7 +40,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn new(looks_up: fn(u32) -> String, subordinates: Subordinates, say: fn(&str)) -> Arc<Names> {
+    pub(super) fn new(looks_up: LooksUp, subordinates: Subordinates, say: fn(&str)) -> Arc<Names> {
         Arc::new(Names {
             looks_up,
             say,
@@ -72,18 +83,20 @@ impl Names {
         found
     }
 
-    /// They are looked up again: a directory service that did not answer has numbers taken for names.
+    /// They are looked up again.
     pub(super) fn forget(&self) {
         self.lock().clear();
         self.is_slow.store(false, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, String>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self, uid: u32) -> Option<String> {
-        self.lock().get(&uid).cloned()
+        let known = self.lock();
+        let found = known.get(&uid).filter(|known| known.until.is_none_or(|until| Instant::now() < until));
+        found.map(|known| known.name.clone())
     }
 
     /// Turn and place are taken until there is an answer, whether somebody still waits for it or not.
@@ -95,19 +108,24 @@ impl Names {
         let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
         let (tell, answered) = oneshot::channel();
         let looks_up = move || {
-            let name = (self.looks_up)(uid);
-            let mut known = self.lock();
-            if known.len() >= KEPT {
-                known.clear();
+            let found = (self.looks_up)(uid).map(|name| match name {
+                Some(name) => Known { name, until: None },
+                None => Known { name: uid.to_string(), until: Some(Instant::now() + NAMELESS_FOR) },
+            });
+            let name = found.as_ref().ok().map(|known| known.name.clone());
+            if let Ok(found) = found {
+                let mut known = self.lock();
+                if known.len() >= KEPT {
+                    known.clear();
+                }
+                known.insert(uid, found);
             }
-            known.insert(uid, name.clone());
-            drop(known);
             drop((turn, place));
             // Who asked may have gone.
             let _ = tell.send(name);
         };
         std::thread::Builder::new().name("names".into()).spawn(looks_up).ok()?;
-        answered.await.ok()
+        answered.await.ok().flatten()
     }
 
     async fn turn(&self, payer: u32) -> OwnedMutexGuard<()> {
@@ -127,6 +145,28 @@ mod tests {
 
     use super::*;
 
+    /// Else rules by name would not be theirs until the configuration is read again.
+    #[test]
+    fn users_whom_the_directory_did_not_know_at_boot_are_looked_up_again() {
+        static IS_UP: AtomicBool = AtomicBool::new(false);
+        let looks_up = |uid| match (IS_UP.load(Ordering::Relaxed), uid) {
+            (true, _) => Ok(Some(format!("user {uid}"))),
+            (false, 7) => Err(nix::Error::EIO),
+            (false, _) => Ok(None),
+        };
+        let names = Names::new(looks_up, Subordinates::parse(b"", b""), |_| {});
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            assert_eq!(names.of(7).await, None, "an error is no answer");
+            assert_eq!(names.of(8).await.as_deref(), Some("8"));
+            IS_UP.store(true, Ordering::Relaxed);
+            assert_eq!(names.of(7).await.as_deref(), Some("user 7"));
+            assert_eq!(names.of(8).await.as_deref(), Some("8"));
+            names.lock().get_mut(&8).unwrap().until = Some(Instant::now());
+            assert_eq!(names.of(8).await.as_deref(), Some("user 8"));
+        });
+    }
+
     #[test]
     fn who_is_looked_up_for_long_keeps_nobody_else_waiting() {
         const SLOW: u32 = 7;
@@ -141,7 +181,7 @@ mod tests {
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
-            format!("user {uid}")
+            Ok(Some(format!("user {uid}")))
         };
         let names = Names::new(looks_up, Subordinates::parse(b"7:100000:65536", b""), |_| {});
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

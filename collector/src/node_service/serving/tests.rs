@@ -27,8 +27,8 @@ fn given(name: &str) -> (std::path::PathBuf, Given, StdStream) {
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
     let (policy, book) =
         (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
-    let user_name = crate::host::user_name;
-    let given = Given { listener, launcher: theirs, policy, book, own_uid: None, exports: false, user_name };
+    let login_name = crate::host::login_name;
+    let given = Given { listener, launcher: theirs, policy, book, own_uid: None, exports: false, login_name };
     (socket, given, ours)
 }
 
@@ -260,14 +260,14 @@ fn a_directory_that_does_not_answer_holds_up_nobody_but_those_who_are_looked_up(
     static ASKED: AtomicBool = AtomicBool::new(false);
     static ANSWERS: AtomicBool = AtomicBool::new(false);
     let (socket, given, _launcher) = given("directory");
-    let user_name = |uid: u32| {
+    let login_name = |uid: u32| {
         ASKED.store(true, Ordering::Relaxed);
         while !ANSWERS.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        format!("user {uid}")
+        Ok(Some(format!("user {uid}")))
     };
-    let given = Given { user_name, ..given };
+    let given = Given { login_name, ..given };
     std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
     let calls = {
         let socket = socket.clone();
