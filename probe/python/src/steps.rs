@@ -2,7 +2,9 @@
 
 use crate::producer::push_clocks;
 use crate::{clock, connection, fork, guard, iteration, lane};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
 use stallscope_abi::lane::{ClockAt, Step, StepSource};
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -23,7 +25,7 @@ thread_local! {
     static MAIN_THREAD: Cell<(u64, bool)> = const { Cell::new((0, false)) };
 }
 
-/// The optimisers of a process by their addresses. The one that leads ends the steps; where there are several (a GAN's
+/// The optimisers of a process by what they are known by. The one that leads ends the steps; where there are several (a GAN's
 /// two, one for each kind of parameters), the others' are parts of them.
 struct Optimisers {
     leads: usize,
@@ -69,12 +71,31 @@ pub(crate) fn optimiser_stepped(optimiser: &Bound<'_, PyAny>) -> PyResult<()> {
             return Ok(());
         }
         let Ok(mut optimisers) = OPTIMISERS.try_lock() else { return Ok(()) };
-        if !optimisers.ends_a_step(optimiser.as_ptr() as usize) {
+        if !optimisers.ends_a_step(known_by(optimiser)) {
             return Ok(());
         }
         drop(optimisers);
         ended(optimiser.py(), StepSource::Optimiser)
     })
+}
+
+/// Its class and the first of the parameters that it trains: a script may make it anew for each step, as one that sets its learning rate that way
+/// does. One that is a part of another has that one's parameters, and is of another class.
+#[inline]
+fn known_by(optimiser: &Bound<'_, PyAny>) -> usize {
+    let kind = optimiser.get_type().as_ptr() as usize;
+    let first = first_parameter(optimiser).unwrap_or(optimiser.as_ptr() as usize);
+    first.rotate_left(32) ^ kind
+}
+
+/// Looked at as plain data: anything else would be code of the job's.
+fn first_parameter(optimiser: &Bound<'_, PyAny>) -> Option<usize> {
+    let py = optimiser.py();
+    let own = optimiser.getattr(intern!(py, "__dict__")).ok()?;
+    let groups = own.cast_exact::<PyDict>().ok()?.get_item(intern!(py, "param_groups")).ok()??;
+    let group = groups.cast_exact::<PyList>().ok()?.get_item(0).ok()?;
+    let parameters = group.cast_exact::<PyDict>().ok()?.get_item(intern!(py, "params")).ok()??;
+    Some(parameters.cast_exact::<PyList>().ok()?.get_item(0).ok()?.as_ptr() as usize)
 }
 
 /// The script says that a step ended.
@@ -145,7 +166,7 @@ pub(crate) fn bench_steps(optimiser: &Bound<'_, PyAny>, count: u64) -> u64 {
     let began = clock::thread_cpu_ns();
     for _ in 0..count {
         let Ok(mut optimisers) = OPTIMISERS.try_lock() else { break };
-        if in_main_thread() && optimisers.ends_a_step(optimiser.as_ptr() as usize) {
+        if in_main_thread() && optimisers.ends_a_step(known_by(optimiser)) {
             drop(optimisers);
             lane::push(&Step { source: StepSource::Optimiser }.encode(clock::now_ns()));
         }

@@ -47,6 +47,32 @@ def accumulate():
         train(optimizer, backwards=4)
 
 
+def anew():
+    """Makes its optimiser anew for each step, and keeps the last ones."""
+    kept = []
+    for _ in range(TURNS):
+        kept.append(torch.optim.SGD(model.parameters(), lr=0.1))
+        train(kept[-1])
+
+
+class Around(torch.optim.Optimizer):
+    """Has another one make the step, as those that look ahead do."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+        self.param_groups = inner.param_groups
+
+    def step(self):
+        self.inner.step()
+
+
+def around():
+    optimizer = Around(optimizer_of(model))
+    for _ in range(TURNS):
+        train(optimizer)
+
+
 def two():
     """A GAN's."""
     first, second = optimizer_of(model), optimizer_of(other)

@@ -11,7 +11,7 @@ JOB = Path(__file__).with_name("steps_job.py")
 TURNS = 10
 
 SCENARIOS = [
-    "plain", "accumulate", "two", "critic", "with_loader", "evaluating", "by_script", "in_a_thread", "beside", "forked", "saving",
+    "plain", "accumulate", "two", "anew", "around", "critic", "with_loader", "evaluating", "by_script", "in_a_thread", "beside", "forked", "saving",
 ]  # fmt: skip
 COMPILED = ["compiled", "compiled_whole"]
 
@@ -58,7 +58,7 @@ def test_the_job_computes_the_same(seen):
     assert set(SCENARIOS) <= set(computed(seen.outcome))
 
 
-@pytest.mark.parametrize("scenario", ["plain", "accumulate", "two"])
+@pytest.mark.parametrize("scenario", ["plain", "accumulate", "two", "anew", "around"])
 def test_each_turn_ends_with_one_step_of_the_optimiser(seen, scenario):
     assert seen.sources(scenario) == ["optimiser"] * TURNS
     assert seen.of(scenario).kind == "trainer"
