@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import io
 import os
 import random
 import resource
@@ -14,7 +13,7 @@ from collector import PACKAGE  # noqa: F401, which puts the staged package on th
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy")
 
-from stallscope._hooks import headroom, outline  # noqa: E402
+from stallscope._hooks import headroom, kernel_text, outline  # noqa: E402
 
 LEVEL, OPTIONS = 0, {"level": 0}
 # As a module of the script's that it keeps settings in.
@@ -263,10 +262,16 @@ def test_so_does_what_a_forked_worker_has_of_the_process(around, tmp_path, monke
     assert outline.of_workers(None, None, None) == before
 
 
+def says(monkeypatch, texts):
+    """The kernel, of these paths."""
+    of = kernel_text.of
+    monkeypatch.setattr(kernel_text, "of", lambda path: texts[path] if path in texts else of(path))
+
+
 def test_memory_is_free_below_the_lower_limit_of_a_group(tmp_path, monkeypatch):
     """Beyond `memory.high` the kernel holds the group's processes up."""
     monkeypatch.setattr(headroom, "_CGROUPS", str(tmp_path))
-    monkeypatch.setattr(headroom, "open", lambda path: io.StringIO("0::/\n") if path == "/proc/self/cgroup" else open(path), raising=False)
+    says(monkeypatch, {"/proc/self/cgroup": "0::/\n"})
     for name, text in {"max": "max", "high": 9 << 20, "current": 8 << 20, "stat": f"inactive_file {2 << 20}\nactive_file {1 << 20}"}.items():
         (tmp_path / f"memory.{name}").write_text(f"{text}\n")
     assert headroom.memory_free() == 4 << 20
@@ -279,7 +284,7 @@ def test_memory_is_free_below_the_lower_limit_of_a_group(tmp_path, monkeypatch):
 def test_processes_are_free_below_the_limits_of_the_group_and_of_its_user(tmp_path, monkeypatch):
     monkeypatch.setattr(headroom, "_CGROUPS", str(tmp_path))
     texts = {"/proc/self/cgroup": "9:memory:/job\n8:pids:/job\n0::/\n", "/proc/loadavg": "0.1 0.1 0.1 1/700 99"}
-    monkeypatch.setattr(headroom, "open", lambda path: io.StringIO(texts[path]) if path in texts else open(path), raising=False)
+    says(monkeypatch, texts)
     for folder, most, used in (("pids/job", 40, 30), ("pids", "max", 300), (".", 320, 305)):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "pids.max").write_text(f"{most}\n")

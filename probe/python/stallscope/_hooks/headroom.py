@@ -6,6 +6,7 @@ import sys
 
 from stallscope import _native
 
+from . import kernel_text
 from .outline import own_attributes
 
 # A batch is walked this far at most.
@@ -101,17 +102,15 @@ def tasks_free():
 
 def _is_unlimited():
     """Whether the kernel does not hold this process to its user's limit: as the machine's root, or one with either of two of its rights."""
-    with open("/proc/self/uid_map") as file:
-        if file.read().split() != _ALL_USERS:
-            return False
-    with open("/proc/self/status") as file:
-        rights = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
+    if kernel_text.of("/proc/self/uid_map").split() != _ALL_USERS:
+        return False
+    status = kernel_text.of("/proc/self/status").splitlines()
+    rights = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
     return os.getuid() == 0 or bool(rights & _UNLIMITED)
 
 
 def _tasks_of_all():
-    with open("/proc/loadavg") as file:
-        return int(file.read().split()[3].split("/")[1])
+    return int(kernel_text.of("/proc/loadavg").split()[3].split("/")[1])
 
 
 def _tasks_of(user):
@@ -134,13 +133,11 @@ def _threads(pid):
 
 def memory_free():
     """Bytes that can be had without anybody giving some back: of the machine's, and of the job's group's."""
-    with open("/proc/meminfo") as file:
-        table = dict(line.split(":", 1) for line in file)
+    table = dict(line.split(":", 1) for line in kernel_text.of("/proc/meminfo").splitlines())
     free = int(table["MemAvailable"].split()[0]) * 1024
     for folder, limits, used in _groups():
         try:
-            with open(os.path.join(folder, "memory.stat")) as file:
-                pages = dict(line.split() for line in file)
+            pages = dict(line.split() for line in kernel_text.of(os.path.join(folder, "memory.stat")).splitlines())
             # Files in memory are given up for others. What the group's own groups have counts in both versions.
             files = sum(int(pages.get(f"total_{kind}", pages[kind])) for kind in ("inactive_file", "active_file"))
             used_bytes = _number(folder, used) - files
@@ -168,8 +165,7 @@ def _groups():
 
 def _folders(controller):
     """Those of this process's groups that may have this controller, from its own up, in either version."""
-    with open("/proc/self/cgroup") as file:
-        mine = [line.strip().split(":", 2) for line in file]
+    mine = [line.strip().split(":", 2) for line in kernel_text.of("/proc/self/cgroup").splitlines()]
     for _, controllers, path in mine:
         if controllers == "":
             root = _CGROUPS
@@ -194,8 +190,7 @@ def _numbers(folder, names):
 
 
 def _number(folder, name):
-    with open(os.path.join(folder, name)) as file:
-        return int(file.read())
+    return int(kernel_text.of(os.path.join(folder, name)))
 
 
 def _shared_free():
@@ -212,7 +207,7 @@ def _descriptors_free():
 
 def _private(pid):
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
+        lines = kernel_text.of(f"/proc/{pid}/smaps_rollup").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
     except (OSError, ValueError):
         return 0

@@ -8,7 +8,7 @@ import os
 import select
 import stat
 
-from . import outline
+from . import kernel_text, outline
 from .strangers import MEMORY
 
 _WHY = (
@@ -76,8 +76,8 @@ def _is_at_a_place(descriptor):
     """Whether it is a file that is read from, and not from its beginning."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return False
-    with open(f"/proc/self/fdinfo/{descriptor}") as file:
-        facts = dict(line.split(":", 1) for line in file if ":" in line)
+    lines = kernel_text.of(f"/proc/self/fdinfo/{descriptor}").splitlines()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
     flags = int(facts["flags"], 8)
     # A log that is appended to can be read as well, but is not read on from where the last line ended.
     return int(facts["pos"]) > 0 and flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_APPEND

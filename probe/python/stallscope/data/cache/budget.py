@@ -3,7 +3,7 @@
 import operator
 
 from stallscope import _native
-from stallscope._hooks import headroom
+from stallscope._hooks import headroom, kernel_text
 
 
 def parse(value, name="cache"):
@@ -32,8 +32,8 @@ def parse(value, name="cache"):
 def memory_bytes():
     """Memory that this job could have at most, the machine's or its group's; None where nobody says."""
     try:
-        with open("/proc/meminfo") as file:
-            memory = int(next(line for line in file if line.startswith("MemTotal:")).split()[1]) * 1024
+        lines = kernel_text.of("/proc/meminfo").splitlines()
+        memory = int(next(line for line in lines if line.startswith("MemTotal:")).split()[1]) * 1024
     except (OSError, StopIteration, ValueError):
         return None
     return min([memory, *headroom.group_limits()])

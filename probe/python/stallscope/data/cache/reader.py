@@ -37,6 +37,7 @@ class Kept:
         # The others learn of hits from those who had them.
         self.tells_uses = policy != "minio"
         self.uses = []
+        self.waits = _WAITS
 
     def of(self, use, tag, read, made=None):
         """What is kept of a sample: the bytes that `read()` reads where it is not there, or what `made(bytes)` makes of
@@ -46,7 +47,7 @@ class Kept:
         data = space.get(use[0], tag)
         if data is not None:
             return self.hit(use, data)
-        for _ in range(_WAITS):
+        for _ in range(self.waits):
             began_s = time.monotonic()
             if space.claim(use[0], _WAIT_MS, tag):
                 return self._fill(use, tag, read, made)

@@ -24,8 +24,10 @@ _PLAIN = (list, tuple, range, torch.Tensor)
 class _Opens(FromFiles):
     makes_again = False
 
-    def __init__(self, dataset, *args):
-        super().__init__(dataset, *args)
+    def __init__(self, dataset, samples, kept, *args):
+        super().__init__(dataset, samples, kept, *args)
+        # The loader may have a timeout, which goes by how long reading takes and not by how long another job's reading does.
+        kept.waits = 1
         # To look an index up in anything else may be a draw.
         self.knows_indices = all(type(indices) in _PLAIN for indices in _indices(dataset))
 
