@@ -5,7 +5,7 @@ use crate::own_cpu::Wanted;
 use crate::rank::Closed;
 use crate::ranks::Job;
 use crate::steps::NO_LOADER;
-use crate::summary::{Figures, most_threads};
+use crate::summary::{Figures, most_threads, storage_sets_the_pace};
 use crate::{diagnose, verdict};
 use stallscope_model::{
     CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, MainThreads, Phase, PhaseSummary,
@@ -132,6 +132,7 @@ impl Merged {
             cpus: about.cpus,
             own_cores: None,
             trainer_threads: most_threads(about.rates),
+            storage_sets_the_pace: about.rates.iter().any(storage_sets_the_pace),
             stolen_share: 0.0,
             wanted: Wanted::default(),
             spare_cpus: about.spare_cpus,

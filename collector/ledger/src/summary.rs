@@ -64,6 +64,7 @@ pub(crate) struct Figures<'a> {
     pub(crate) own_cores: Option<f64>,
     /// CPUs that a trainer's own work keeps busy at once; `None` where it was not counted.
     pub(crate) trainer_threads: Option<f64>,
+    pub(crate) storage_sets_the_pace: bool,
     /// Of all CPUs' time, what the machine's host gave to others.
     pub(crate) stolen_share: f64,
     /// Its threads that want a CPU.
@@ -119,6 +120,10 @@ impl Ledger {
         summarise(self, expected, rates)
     }
 }
+
+/// Of the rate at which workers read, what a job reaches that waits for nothing else; and what the trainer's own has to be beyond it.
+const SAME_PACE: f64 = 0.93;
+const FASTER: f64 = 1.2;
 
 fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary {
     let ranks: Vec<&Rank> = {
@@ -193,6 +198,7 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         own_cores,
         // Where the collector counts, it has all threads; the ledger those that the kernel or the shim reports.
         trainer_threads: most_threads(rates).or(threads),
+        storage_sets_the_pace: rates.iter().any(storage_sets_the_pace),
         stolen_share: ledger.host_cpus.stolen_share,
         wanted: ledger.host_cpus.wanted,
         spare_cpus: ledger.host_cpus.spare(own_cores, ledger.config.cpus),
@@ -215,6 +221,15 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         main_threads,
         spare_cpus,
     }
+}
+
+/// Whether the job goes as fast as its workers read, and the trainer could go faster with the CPU that it gets: while it waits for a CPU
+/// they read on, so that more of it brings nothing.
+pub(crate) fn storage_sets_the_pace(rates: &Rates) -> bool {
+    let reading = [&rates.fetch, &rates.storage].into_iter().flatten().map(|rate| rate.value);
+    let reading = reading.fold(f64::INFINITY, f64::min);
+    let value = |rate: &Option<stallscope_model::Estimate>| rate.as_ref().map_or(0.0, |rate| rate.value);
+    value(&rates.actual) >= SAME_PACE * reading && value(&rates.compute) >= FASTER * reading
 }
 
 /// What was counted of the rank that has most.

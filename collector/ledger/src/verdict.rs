@@ -74,6 +74,9 @@ const BOTTLENECKS: [(&str, &[Cause]); 7] = [
     ("unexplained", &[Cause::Unknown]),
 ];
 
+/// A wait that is shorter than another one and sets the pace all the same is one of such a share.
+const BEHIND_ANOTHER_WAIT: f64 = 0.1;
+
 /// What takes most of the time that the job's own work does not, if it is worth a word.
 fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
     let data_bound = is_data_bound(figures.data_stall_share(), figures.share(Cause::Compute));
@@ -88,7 +91,14 @@ fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
         Cause::Unknown => most.share >= MUCH_UNKNOWN,
         _ => data_bound,
     };
-    bottlenecks.into_iter().filter(worth_a_word).max_by(|a, b| a.share.total_cmp(&b.share))
+    let worth: Vec<Bottleneck> = bottlenecks.into_iter().filter(worth_a_word).collect();
+    let most = worth.iter().max_by(|a, b| a.share.total_cmp(&b.share)).copied()?;
+    let storage =
+        worth.iter().find(|other| other.causes == [Cause::Fetch] && other.share >= BEHIND_ANOTHER_WAIT);
+    match most.causes[0] {
+        Cause::Starved if figures.storage_sets_the_pace => storage.copied().or(Some(most)),
+        _ => Some(most),
+    }
 }
 
 /// The causes that the verdict names; none where it names no part of the time.

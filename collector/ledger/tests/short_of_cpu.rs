@@ -6,7 +6,7 @@ use stage::{Does, MS, Stage, TRAINER, WORKER, slice};
 use stallscope_abi::kernel::{Blocked, Record};
 use stallscope_abi::lane::StepSource;
 use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind, Wanted};
-use stallscope_model::{Estimate, Expected, LoaderFacts, RemedyKind, RunSummary};
+use stallscope_model::{Estimate, Expected, LoaderFacts, Rates, RemedyKind, RunSummary};
 
 fn on(cpus: u32, attached: bool) -> Stage {
     let mut stage = Stage::empty();
@@ -252,4 +252,33 @@ fn fewer_workers_are_not_advised_where_training_waits_for_them() {
         about(&advice, "num_workers").is_none_or(|sentence| !sentence.contains("smaller")),
         "{advice:#?}"
     );
+}
+
+/// In a trial the trainer lacked a CPU for half of its time, while workers read as fast as the storage gave: more CPUs would have brought
+/// nothing.
+#[test]
+fn storage_that_sets_the_pace_leads_before_a_longer_wait_for_a_cpu() {
+    let mut stage = on(2, false);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    stage.greet(WORKER, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.ledger.loader(TRAINER, LoaderFacts { workers: 1, ..Default::default() });
+    for step in 0..40 {
+        let at = 1000 + 100 * step;
+        stage.does(TRAINER, at, &[(20, Does::Cpu), (45, Does::Runnable), (35, Does::In(Blocked::Pipe))]);
+        stage.does(WORKER, at, &[(99, Does::In(Blocked::FileRead)), (1, Does::Cpu)]);
+        stage.batch(WORKER, at, at + 100, step);
+        stage.wait(at + 65, at + 100, step);
+        stage.advance(at + 100);
+    }
+    stage.finish(8_000);
+    let rate = |value| Some(Estimate { value, low: value, high: value });
+    let finding = |fetch, compute| {
+        let rates =
+            Rates { actual: rate(10.0), fetch: rate(fetch), compute: rate(compute), ..Rates::default() };
+        stage.ledger.summary_with(&[], &[rates]).verdict.finding
+    };
+    assert_eq!(finding(10.1, 15.4), "fetch-bound");
+    assert_eq!(finding(20.0, 15.4), "short of CPU", "they read faster than that");
+    assert_eq!(finding(10.1, 10.4), "short of CPU", "training is no faster");
+    assert_eq!(stage.ledger.summary().verdict.finding, "short of CPU", "nobody knows the rates");
 }
