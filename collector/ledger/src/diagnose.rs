@@ -15,7 +15,7 @@ use crate::consult::{consult, if_judged, remedy};
 use crate::reread::{only_at_first, reread};
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
-use crate::verdict::{self, FEWEST_STEPS};
+use crate::verdict::{self, FEWEST_STEPS, LONG_NS, has_enough_steps};
 use crate::words::{LAST_READ_NOTHING, by_cache, count};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
@@ -34,7 +34,7 @@ pub(crate) const WORTH: f64 = 0.05;
 /// Every finding, by what is at stake.
 pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = Vec::new();
-    if figures.total.steps >= FEWEST_STEPS {
+    if has_enough_steps(&figures.total) {
         let lints = [
             fetch_bound,
             prep_bound,
@@ -421,7 +421,10 @@ fn too_few_steps(figures: &Figures<'_>) -> Diagnosis {
     Diagnosis {
         name: "too-few-steps".to_owned(),
         finding: format!("only {} seen", count(figures.total.steps, "step was", "steps were")),
-        evidence: format!("a finding needs {FEWEST_STEPS}"),
+        evidence: format!(
+            "a finding needs {FEWEST_STEPS}, or two that take {} together",
+            duration_in_words(LONG_NS)
+        ),
         advice: "Let the job run longer".to_owned(),
         ..Diagnosis::default()
     }

@@ -3,18 +3,26 @@
 use crate::diagnose::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader, straggler, straggles};
 use crate::reread::only_at_first;
 use crate::summary::Figures;
+use crate::tally::Tally;
 use crate::words::{LAST_READ_NOTHING, count};
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
 use stallscope_units::{duration_in_words, duration_of, percent_in_words};
 
 /// With fewer steps there is no verdict.
 pub(crate) const FEWEST_STEPS: u64 = 5;
+/// Fewer that took so long are enough.
+pub(crate) const LONG_NS: u64 = 20_000_000_000;
 /// What a main thread is blocked in for less goes without saying.
 const WORTH_NAMING: f64 = 0.005;
 /// A process that is on a CPU, or ready for one, for less of the time than that trains nothing.
 const WORKS: f64 = 0.001;
 /// Of less time than that, as of a job that fails as it starts, nothing follows.
 const FEWEST_NS: u64 = 1_000_000_000;
+
+/// Whether so many steps say something about the job: those of a large model may be few in a minute.
+pub(crate) fn has_enough_steps(total: &Tally) -> bool {
+    total.steps >= FEWEST_STEPS || (total.steps >= 2 && total.wall_ns >= LONG_NS)
+}
 
 fn verdict(finding: &str, rest: &str) -> Verdict {
     Verdict { finding: finding.to_owned(), sentence: format!("{finding}: {rest}") }
@@ -25,7 +33,7 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
     if steps == 0 {
         return without_steps(figures);
     }
-    if steps < FEWEST_STEPS {
+    if !has_enough_steps(&figures.total) {
         let seen =
             format!("only {} seen, which says little about the job", count(steps, "step was", "steps were"));
         return match main_threads_did(&figures.main_threads) {
@@ -46,13 +54,21 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
     let about = duration_of(part_ns, figures.total.wall_ns);
     let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
     let what = most.what(figures);
+    let few = match steps {
+        ..FEWEST_STEPS => format!(" in only {}", count(steps, "step", "steps")),
+        _ => String::new(),
+    };
     let over = match most.causes {
         [Cause::Fetch] if only_at_first(figures.epochs) => format!("; {LAST_READ_NOTHING}"),
         _ => String::new(),
     };
     verdict(
         most.finding,
-        &format!("{} of {} {what}{on_rank}; about {about}{over}", percent_in_words(share), figures.time()),
+        &format!(
+            "{} of {} {what}{on_rank}; about {about}{over}{few}",
+            percent_in_words(share),
+            figures.time()
+        ),
     )
 }
 
@@ -103,7 +119,7 @@ fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
 
 /// The causes that the verdict names; none where it names no part of the time.
 pub(crate) fn leading_causes(figures: &Figures<'_>) -> &'static [Cause] {
-    let enough = figures.total.steps >= FEWEST_STEPS;
+    let enough = has_enough_steps(&figures.total);
     let leading =
         leading(figures).filter(|most| enough && (most.is_stall(figures) || straggler(figures).is_none()));
     leading.map_or(&[], |most| most.causes)

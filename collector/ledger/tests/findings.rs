@@ -157,6 +157,25 @@ fn a_few_steps_are_no_verdict() {
     assert!(summary.verdict.sentence.contains(did), "{}", summary.verdict.sentence);
 }
 
+/// Three steps of 14 s said nothing, though 91% of them was a lack of CPU.
+#[test]
+fn a_few_long_steps_are_one() {
+    let mut stage = Stage::new();
+    stage.ledger.loader(TRAINER, LoaderFacts { workers: 1, ..Default::default() });
+    for step in 0..4 {
+        let at = 1000 + 10_000 * step;
+        stage.does(TRAINER, at, &[(900, Does::Cpu), (9_000, Does::Runnable), (100, Does::In(Blocked::Pipe))]);
+        stage.did(WORKER, at, at + 10_000, Does::In(Blocked::Pipe));
+        stage.batch(WORKER, at, at + 9_990, step);
+        stage.wait(at + 9_900, at + 10_000, step);
+        stage.advance(at + 10_000);
+    }
+    stage.finish(60_000);
+    let verdict = stage.ledger.summary().verdict;
+    assert_eq!(verdict.finding, "short of CPU", "{verdict:?}");
+    assert!(verdict.sentence.contains(" in only "), "{verdict:?}");
+}
+
 #[test]
 fn any_process_can_be_looked_at_without_steps() {
     let mut stage = Stage::empty();

@@ -107,9 +107,14 @@ fn without_the_others(figures: &Figures<'_>) -> String {
         }
         None => "where its own processes do not use them up, ".to_owned(),
     };
+    let much = match figures.trainer_threads {
+        _ if figures.storage_sets_the_pace => ", and little as long as storage gives no more",
+        Some(..=ONE_THREAD) => "",
+        _ => ": where the trainer's threads wait for one another it can be much",
+    };
     format!(
         "Keep other work off the job's CPUs (stop it, move it, or give the job CPUs of its own): {uses}other processes hold the rest. How \
-         much that brings is not estimated: where the trainer's threads wait for one another it can be much"
+         much that brings is not estimated{much}"
     )
 }
 
