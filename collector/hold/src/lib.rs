@@ -3,8 +3,8 @@
 //!
 //! Standard input has a line for each file that the job was seen to have open, and for each number of bytes to hold, when that
 //! changes. From such files it knows the job's folders, hears from the kernel of each file that is opened or written to there
-//! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs). It ends with standard input or with the job;
-//! its locks end with it.
+//! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs), without ever waiting for the job's user (walk.rs).
+//! It ends with standard input or with the job; its locks end with it.
 
 mod filler;
 mod folders;

@@ -36,7 +36,7 @@ pub(crate) struct Found {
     pub(crate) descriptor: OwnedFd,
     pub(crate) identity: Identity,
     form: FileType,
-    /// Before Linux 5.8 that is not told.
+    /// `None` before Linux 5.8.
     mount: Option<u64>,
 }
 
@@ -50,21 +50,21 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    fn told(told: &Statx) -> Identity {
+    fn from(attributes: &Statx) -> Identity {
         Identity {
-            dev: makedev(told.stx_dev_major, told.stx_dev_minor),
-            ino: told.stx_ino,
-            size: told.stx_size,
-            written: (told.stx_mtime.tv_sec, told.stx_mtime.tv_nsec),
+            dev: makedev(attributes.stx_dev_major, attributes.stx_dev_minor),
+            ino: attributes.stx_ino,
+            size: attributes.stx_size,
+            written: (attributes.stx_mtime.tv_sec, attributes.stx_mtime.tv_nsec),
         }
     }
 
     pub(crate) fn of(descriptor: &OwnedFd) -> Result<Identity, Errno> {
-        told(descriptor).map(|told| Identity::told(&told))
+        attributes(descriptor).map(|attributes| Identity::from(&attributes))
     }
 }
 
-fn told(descriptor: &OwnedFd) -> Result<Statx, Errno> {
+fn attributes(descriptor: &OwnedFd) -> Result<Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     statx(descriptor, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)
 }
@@ -72,11 +72,11 @@ fn told(descriptor: &OwnedFd) -> Result<Statx, Errno> {
 /// By a path without any link. [`Errno::AGAIN`]: that is not known now.
 pub(crate) fn find(path: &Path) -> Result<Found, Errno> {
     let descriptor = walk(path)?;
-    let told = told(&descriptor)?;
+    let attributes = attributes(&descriptor)?;
     Ok(Found {
-        identity: Identity::told(&told),
-        form: FileType::from_raw_mode(told.stx_mode.into()),
-        mount: (told.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(told.stx_mnt_id),
+        identity: Identity::from(&attributes),
+        form: FileType::from_raw_mode(attributes.stx_mode.into()),
+        mount: (attributes.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(attributes.stx_mnt_id),
         descriptor,
     })
 }
