@@ -3,6 +3,7 @@
 use crate::identity;
 use crate::locked::{Headroom, Locked, Refused};
 use crate::plan::Name;
+use crate::walk::Onwards;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +62,7 @@ impl Headroom for Account {
 }
 
 impl Filler {
-    pub(crate) fn start() -> Filler {
+    pub(crate) fn start(mut onwards: Onwards) -> Filler {
         let (orders, ordered) = channel::<(Name, PathBuf)>();
         let (finished, done) = channel();
         let account = Arc::new(Account::default());
@@ -69,7 +70,7 @@ impl Filler {
         std::thread::spawn(move || {
             identity::read_when_idle();
             for (name, path) in ordered {
-                if finished.send((name, Locked::new(&path, &*headroom))).is_err() {
+                if finished.send((name, Locked::new(&path, &mut onwards, &*headroom))).is_err() {
                     break;
                 }
             }

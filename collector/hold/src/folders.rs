@@ -1,15 +1,16 @@
 //! The job's folders, in which the kernel tells of each file that is opened or written to (inotify), whether its pages were in
 //! memory or not.
 
-use crate::locked::{FUSE, keeps, open_without_links};
+use crate::lister::Lister;
+use crate::locked::{FUSE, keeps};
 use crate::plan::Name;
+use crate::walk::{self, Found, Onwards};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, OFlags, fstatfs, statat};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -20,25 +21,29 @@ const BESIDE: usize = 3;
 /// Different files of a folder that the job was seen to have open, after which it is watched: one alone may be a table of labels,
 /// if it is smaller than a data set.
 const FILES: usize = 2;
-const DATA_SET_BYTES: i64 = 64 << 20;
+const DATA_SET_BYTES: u64 = 64 << 20;
 /// Folders of which such files are remembered.
 const MOST_LOOKED_AT: usize = 4096;
+/// Folders beside others that are watched at once, of those that were listed.
+const LISTED: usize = 256;
 /// Events that are taken at once.
 const EVENTS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Folders {
     inotify: OwnedFd,
-    /// Leads to this process's descriptors by their numbers.
-    descriptors: PathBuf,
+    onwards: Onwards,
+    lister: Lister,
     paths: HashMap<u32, PathBuf>,
     numbers: HashMap<PathBuf, u32>,
     /// Files seen open in folders that are not watched yet.
     open: HashMap<PathBuf, Vec<OsString>>,
     /// Of folders that hold folders: those in which files were seen open.
     around: HashMap<PathBuf, Vec<PathBuf>>,
-    /// Those whose folders were looked at.
+    /// Those whose folders were asked for.
     looked_around: HashSet<PathBuf>,
+    /// Folders that are watched, of which it is not known now whether their paths still lead to them.
+    unknown: BTreeSet<u32>,
     /// Folders watched at most, which leaves watches to other programs of this user.
     most: usize,
     /// Where the job has file systems that are not to be asked.
@@ -69,15 +74,18 @@ pub(crate) fn most() -> usize {
 }
 
 impl Folders {
-    pub(crate) fn new(descriptors: &str, most: usize, unseen: Vec<PathBuf>) -> Result<Folders, Errno> {
+    /// To be called while this process has one thread.
+    pub(crate) fn new(onwards: Onwards, most: usize, unseen: Vec<PathBuf>) -> Result<Folders, Errno> {
         Ok(Folders {
+            lister: Lister::start()?,
             inotify: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?,
-            descriptors: PathBuf::from(descriptors),
+            onwards,
             paths: HashMap::new(),
             numbers: HashMap::new(),
             open: HashMap::new(),
             around: HashMap::new(),
             looked_around: HashSet::new(),
+            unknown: BTreeSet::new(),
             most,
             unseen,
             refused: HashSet::new(),
@@ -123,47 +131,49 @@ impl Folders {
         }
         if self.open.len() >= MOST_LOOKED_AT {
             self.open.clear();
-            self.around.clear();
         }
         let names = self.open.entry(folder.to_owned()).or_default();
         if !names.iter().any(|known| known == name) {
             names.push(name.to_owned());
         }
-        let is_large = || {
-            let found = statat(CWD, file, AtFlags::SYMLINK_NOFOLLOW);
-            found.is_ok_and(|found| found.st_size >= DATA_SET_BYTES)
-        };
+        let is_large = || walk::find(file).is_ok_and(|found| found.identity.size >= DATA_SET_BYTES);
         let is_the_jobs = names.len() >= FILES || is_large();
         if is_the_jobs {
             self.open.remove(folder);
             self.watch(folder);
         }
         if let Some(around) = folder.parent().filter(|around| around.parent().is_some()) {
-            let beside = self.around.entry(around.to_owned()).or_default();
-            if !beside.iter().any(|known| known == folder) {
-                beside.push(folder.to_owned());
-                if beside.len() == BESIDE {
-                    self.watch_all(around);
-                }
-            }
+            self.has_open_within(around, folder);
         }
     }
 
-    /// The folders of a folder.
-    fn watch_all(&mut self, around: &Path) {
-        if self.looked_around.len() >= MOST_LOOKED_AT {
-            self.looked_around.clear();
-        }
-        if !self.looked_around.insert(around.to_owned()) {
+    /// In a folder of that one.
+    fn has_open_within(&mut self, around: &Path, folder: &Path) {
+        if self.looked_around.contains(around) {
             return;
         }
-        let Ok(opened) = open_without_links(around, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
-        let Ok(entries) = Dir::read_from(&opened) else { return };
-        for entry in entries.filter_map(Result::ok) {
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if entry.file_type() == FileType::Directory && name != "." && name != ".." {
-                self.watch(&around.join(name));
+        if self.around.len() >= MOST_LOOKED_AT {
+            self.around.clear();
+        }
+        let beside = self.around.entry(around.to_owned()).or_default();
+        if beside.len() < BESIDE && !beside.iter().any(|known| known == folder) {
+            beside.push(folder.to_owned());
+        }
+        // Where it is busy it is asked the next time.
+        if beside.len() == BESIDE && self.lister.asks(around) {
+            self.around.remove(around);
+            if self.looked_around.len() >= MOST_LOOKED_AT {
+                self.looked_around.clear();
             }
+            self.looked_around.insert(around.to_owned());
+        }
+    }
+
+    /// Watches folders that lie beside those in which the job has files open, some of them if there are many.
+    pub(crate) fn watch_beside(&mut self) {
+        for _ in 0..LISTED {
+            let Some(folder) = self.lister.next() else { return };
+            self.watch(&folder);
         }
     }
 
@@ -171,8 +181,8 @@ impl Folders {
         if self.numbers.contains_key(folder) {
             return;
         }
-        let Ok(opened) = open_without_links(folder, OFlags::PATH | OFlags::DIRECTORY) else { return };
-        let Ok(kind) = fstatfs(&opened).map(|found| found.f_type) else { return };
+        let Some(found) = walk::find(folder).ok().filter(Found::is_folder) else { return };
+        let Some(kind) = self.onwards.kind(&found) else { return };
         if let Err(which) = keeps(kind) {
             self.skipped.insert(which);
             return;
@@ -182,7 +192,7 @@ impl Folders {
             self.refuse(folder);
             return;
         }
-        match self.add(&opened) {
+        match self.add(&found) {
             Ok(number) => {
                 self.refused.remove(folder);
                 // The same folder by another path.
@@ -205,7 +215,7 @@ impl Folders {
     }
 
     /// The folder that was opened, wherever its path leads by now.
-    fn add(&self, opened: &OwnedFd) -> Result<u32, Errno> {
+    fn add(&self, found: &Found) -> Result<u32, Errno> {
         let wanted = WatchFlags::OPEN
             | WatchFlags::MODIFY
             | WatchFlags::CLOSE_WRITE
@@ -216,8 +226,7 @@ impl Folders {
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR
             | WatchFlags::EXCL_UNLINK;
-        let opened = self.descriptors.join(opened.as_raw_fd().to_string());
-        inotify::add_watch(&self.inotify, opened, wanted).map(|number| number as u32)
+        inotify::add_watch(&self.inotify, self.onwards.path(found), wanted).map(|number| number as u32)
     }
 
     /// Folders that are others by their paths now, as after one above them was replaced, of which the kernel says nothing. What is
@@ -226,8 +235,17 @@ impl Folders {
         let mut replaced = Vec::new();
         for number in folders {
             let Some(path) = self.paths.get(&number).cloned() else { continue };
-            let opened = open_without_links(&path, OFlags::PATH | OFlags::DIRECTORY);
-            let now = opened.as_ref().ok().map(|opened| self.add(opened));
+            let found = walk::find(&path);
+            // Nothing within is held, or it would be known; until it is, what is heard of it is about files by their paths.
+            if found.as_ref().is_err_and(|error| *error == Errno::AGAIN) {
+                self.unknown.insert(number);
+                continue;
+            }
+            let found = found
+                .ok()
+                .filter(Found::is_folder)
+                .filter(|found| self.onwards.kind(found).is_some_and(|kind| keeps(kind).is_ok()));
+            let now = found.as_ref().map(|found| self.add(found));
             if now == Some(Ok(number)) {
                 continue;
             }
@@ -244,6 +262,11 @@ impl Folders {
 
     pub(crate) fn all(&self) -> Vec<u32> {
         self.paths.keys().copied().collect()
+    }
+
+    /// Those of which it was not known whether they were replaced.
+    pub(crate) fn take_unknown(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.unknown)
     }
 
     /// What has happened since the last call, some of it if that is much.
@@ -290,12 +313,17 @@ impl Folders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::folder;
+    use crate::testing::{KeptLocked, ends, folder};
     use std::fs::{self, File};
     use std::io::Write;
+    use std::time::Duration;
+
+    fn folders(most: usize) -> Folders {
+        Folders::new(Onwards::new("/proc/self/fd", false).unwrap(), most, Vec::new()).unwrap()
+    }
 
     fn watching(folder: &Path) -> Folders {
-        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
+        let mut folders = self::folders(MOST);
         for name in ["a", "b"] {
             fs::write(folder.join(name), name).unwrap();
             folders.has_open(&folder.join(name));
@@ -353,15 +381,15 @@ mod tests {
     fn one_large_file_is_a_data_set() {
         let Some(dir) = folder() else { return };
         let root = fs::canonicalize(dir.path()).unwrap();
-        File::create(root.join("train.tar")).unwrap().set_len(DATA_SET_BYTES as u64).unwrap();
-        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
+        File::create(root.join("train.tar")).unwrap().set_len(DATA_SET_BYTES).unwrap();
+        let mut folders = self::folders(MOST);
         folders.has_open(&root.join("train.tar"));
         assert_eq!(folders.count(), 1);
     }
 
     #[test]
     fn no_folder_of_another_file_system_is_watched() {
-        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
+        let mut folders = self::folders(MOST);
         ["x", "y"].iter().for_each(|name| folders.has_open(&Path::new("/proc").join(name)));
         assert_eq!((folders.count(), folders.skipped.len(), folders.limit()), (0, 1, None));
     }
@@ -371,7 +399,7 @@ mod tests {
         let Some(dir) = folder() else { return };
         let root = fs::canonicalize(dir.path()).unwrap();
         (0..5).for_each(|class| fs::create_dir(root.join(class.to_string())).unwrap());
-        let mut folders = Folders::new("/proc/self/fd", 3, Vec::new()).unwrap();
+        let mut folders = self::folders(3);
         (0..10).for_each(|at| folders.has_open(&root.join(format!("{}/x{}", at % 5, at / 5))));
         assert_eq!(folders.count(), 3);
         assert!(folders.limit().is_some_and(|limit| limit.starts_with("2 folders are not watched: 3 are")));
@@ -380,7 +408,7 @@ mod tests {
     #[test]
     fn a_folder_in_which_one_file_alone_is_open_is_not_watched() {
         let Some(dir) = folder() else { return };
-        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
+        let mut folders = self::folders(MOST);
         (0..5).for_each(|_| folders.has_open(&dir.path().join("train.log")));
         assert_eq!(folders.count(), 0);
     }
@@ -391,9 +419,64 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         (0..20).for_each(|class| fs::create_dir(root.join(class.to_string())).unwrap());
         std::os::unix::fs::symlink("/usr", root.join("link")).unwrap();
-        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
+        let mut folders = self::folders(MOST);
         (0..3).for_each(|class| folders.has_open(&root.join(class.to_string()).join("picture")));
-        assert_eq!(folders.count(), 20);
+        for _ in 0..500 {
+            folders.watch_beside();
+            if folders.count() == 20 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{} are watched", folders.count());
+    }
+
+    #[test]
+    fn a_folder_that_its_user_keeps_locked_is_neither_listed_nor_looked_into_by_this_process() {
+        let Some(dir) = folder() else { return };
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let mut folders = self::folders(MOST);
+        (0..20).for_each(|class| fs::create_dir(root.join(class.to_string())).unwrap());
+        let Some(_kept) = KeptLocked::new(&root) else { return };
+        let count = ends(move || {
+            (0..4).for_each(|class| folders.has_open(&root.join(format!("{class}/a"))));
+            (0..4).for_each(|class| folders.has_open(&root.join(format!("{class}/b"))));
+            folders.watch_beside();
+            folders.replaced(folders.all());
+            folders.count()
+        });
+        assert_eq!(count, Some(4));
+    }
+
+    #[test]
+    fn a_folder_of_which_nothing_is_known_now_stays_watched_and_is_asked_for_again() {
+        let Some(dir) = folder() else { return };
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let (class, moved) = (root.join("train/class"), root.join("moved"));
+        fs::create_dir_all(&class).unwrap();
+        let mut folders = watching(&class);
+        let number = folders.numbers[&class];
+        fs::rename(root.join("train"), &moved).unwrap();
+        // As by one whose names are out of the kernel's cache.
+        assert!(folders.replaced([number]).is_empty());
+        assert_eq!((folders.count(), folders.take_unknown()), (1, BTreeSet::from([number])));
+        assert!(fs::metadata(&class).is_err());
+        assert_eq!((folders.replaced([number]), folders.count()), (vec![number], 0));
+    }
+
+    /// Which only a job's user makes.
+    #[test]
+    fn folders_that_come_and_go_without_end_take_no_memory_without_end() {
+        let mut folders = self::folders(MOST);
+        for at in 0..MOST_LOOKED_AT + 100 {
+            let around = PathBuf::from(format!("/nowhere/{at}"));
+            (0..5).for_each(|beside| folders.has_open(&around.join(format!("{beside}/a"))));
+            (0..5).for_each(|beside| folders.has_open(&around.join(format!("{beside}/b"))));
+        }
+        (0..100).for_each(|at| folders.has_open(&Path::new("/none").join(format!("{at}/a"))));
+        let beside = folders.around.values().map(Vec::len).max();
+        assert!(folders.around.len() <= MOST_LOOKED_AT && folders.open.len() <= MOST_LOOKED_AT);
+        assert!(folders.looked_around.len() <= MOST_LOOKED_AT && beside <= Some(BESIDE));
     }
 
     #[test]
@@ -402,7 +485,7 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         fs::create_dir(root.join("real")).unwrap();
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
-        let mut folders = Folders::new("/proc/self/fd", MOST, Vec::new()).unwrap();
+        let mut folders = self::folders(MOST);
         ["x", "y"].iter().for_each(|name| folders.has_open(&root.join("link").join(name)));
         assert_eq!(folders.count(), 0);
     }

@@ -44,6 +44,8 @@ pub struct Job {
     pub(crate) ended: OwnedFd,
     /// Where it has file systems that this process does not see.
     pub(crate) unseen: Vec<PathBuf>,
+    /// Its mounts were made by a user in a namespace of their own.
+    pub(crate) are_users: bool,
     /// As many bytes of its files as this process may lock.
     pub(crate) lockable_bytes: u64,
 }
@@ -105,7 +107,7 @@ pub fn become_user_of(
     let limit = rustix::process::getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
     let is_free = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     let lockable_bytes = if is_free { most_bytes } else { most_bytes.min(limit) };
-    Ok(Job { ended, unseen, lockable_bytes })
+    Ok(Job { ended, unseen, are_users, lockable_bytes })
 }
 
 /// The mounts of a process, where they are others than this one's. Its root folder does not matter: outside of it, /proc shows

@@ -3,18 +3,20 @@
 //!
 //! Standard input has a line for each file that the job was seen to have open, and for each number of bytes to hold, when that
 //! changes. From such files it knows the job's folders, hears from the kernel of each file that is opened or written to there
-//! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs). It ends with standard input or with the job;
-//! its locks end with it.
+//! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs), without ever waiting for the job's user (walk.rs).
+//! It ends with standard input or with the job; its locks end with it.
 
 mod filler;
 mod folders;
 mod identity;
 mod line;
+mod lister;
 mod locked;
 mod mounts;
 mod plan;
 #[cfg(test)]
 mod testing;
+mod walk;
 
 pub use identity::{Files, become_user_of};
 pub use line::{hear, line};
@@ -34,6 +36,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use walk::Onwards;
 
 /// How often results, and a few of the files held, are looked at.
 const TURN: Duration = Duration::from_millis(50);
@@ -120,9 +123,13 @@ impl Holder {
         let job = become_user_of(pid, start_ticks, uid, most_bytes, Files::OfJob)?;
         // A line that nobody reads is not waited for.
         let _ = rustix::io::ioctl_fionbio(std::io::stdout(), true);
-        let folders = Folders::new(DESCRIPTORS, most_folders, job.unseen)
+        let onwards = || {
+            let onwards = Onwards::new(DESCRIPTORS, job.are_users);
+            onwards.map_err(|error| format!("the mounts of process {pid} cannot be read: {error}"))
+        };
+        let folders = Folders::new(onwards()?, most_folders, job.unseen)
             .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
-        let filler = Filler::start();
+        let filler = Filler::start(onwards()?);
         let most_bytes = order.most_bytes.min(job.lockable_bytes);
         filler.account.target(most_bytes);
         Ok(Holder {
@@ -152,6 +159,7 @@ impl Holder {
             if self.waits()? {
                 break;
             }
+            self.folders.watch_beside();
             self.hear();
             self.take_what_is_done();
             self.compare(turn);
@@ -310,6 +318,7 @@ impl Holder {
                     self.locking = Some(locking_ends("RLIMIT_MEMLOCK or vm.max_map_count"));
                 }
                 Err(Refused::Used) => self.plan.later(&name),
+                Err(Refused::Unknown) => self.plan.not_opened(&name),
                 Err(Refused::File) => self.plan.bar(&name),
                 Err(Refused::FileSystem(which)) => {
                     self.plan.bar(&name);
@@ -347,6 +356,10 @@ impl Holder {
             self.look_for_replaced(self.folders.all());
         } else {
             self.compare_some(COMPARED);
+            if turn.is_multiple_of(TURNS_A_COMPARISON) {
+                let unknown = self.folders.take_unknown();
+                self.look_for_replaced(unknown);
+            }
         }
     }
 

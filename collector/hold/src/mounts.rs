@@ -4,12 +4,15 @@
 //! Who waits for the answer of such a server cannot be killed, and keeps what it has locked in memory for as long. With a link, or a
 //! mount, a user may lead any path there.
 
+use crate::locked::{FUSE_MAGIC, MAGICS};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fstat, openat, stat};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -63,26 +66,77 @@ pub(crate) fn without_users(descriptors: &OwnedFd, are_users: bool) -> io::Resul
 
 fn table(descriptors: &OwnedFd) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    read(&File::from(openat(descriptors, "../mountinfo", flags, Mode::empty())?))
+}
+
+fn read(file: &File) -> io::Result<Vec<u8>> {
     let mut table = Vec::new();
-    let file = File::from(openat(descriptors, "../mountinfo", flags, Mode::empty())?);
     match file.take(MOST_BYTES).read_to_end(&mut table)? as u64 {
         MOST_BYTES => Err(io::Error::other("it sees too many mounts")),
         _ => Ok(table),
     }
 }
 
-/// Places of file systems that a user's process serves: FUSE, and an overlay that a user has made, of whatever.
-fn of_users(table: &[u8], are_users: bool) -> Vec<PathBuf> {
-    let point = |line: &[u8]| {
+/// A mount's number, its place, still escaped, and its file system.
+fn lines(table: &[u8]) -> impl Iterator<Item = (u64, &[u8], &[u8])> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ');
-        let point = unescaped(fields.nth(4)?);
+        let number = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let point = fields.nth(3)?;
         fields.find(|field| *field == b"-")?;
-        let kind = fields.next()?;
-        let is_fuse = kind.starts_with(b"fuse") && kind != b"fusectl";
-        let is_one = is_fuse || are_users && kind == b"overlay";
-        is_one.then(|| Path::new(OsStr::from_bytes(&point)).to_owned())
-    };
-    table.split(|byte| *byte == b'\n').filter_map(point).collect()
+        Some((number, point, fields.next()?))
+    })
+}
+
+/// FUSE, and an overlay that a user has made, of whatever: a user's process serves it.
+fn is_users(kind: &[u8], are_users: bool) -> bool {
+    kind.starts_with(b"fuse") && kind != b"fusectl" || are_users && kind == b"overlay"
+}
+
+fn of_users(table: &[u8], are_users: bool) -> Vec<PathBuf> {
+    let theirs = lines(table).filter(|(_, _, kind)| is_users(kind, are_users));
+    theirs.map(|(_, point, _)| Path::new(OsStr::from_bytes(&unescaped(point))).to_owned()).collect()
+}
+
+/// Which file system each mount is of, by the kernel's word alone: to ask a file system itself is to wait for it.
+///
+/// A mount that a user has led out of sight by a rename, and may lead back into it, is not in the table; one that is there keeps its
+/// number for as long as a descriptor of it is open.
+#[derive(Debug)]
+pub(crate) struct Mounts {
+    table: File,
+    are_users: bool,
+    kinds: HashMap<u64, i64>,
+}
+
+impl Mounts {
+    pub(crate) fn new(descriptors: &Path, are_users: bool) -> io::Result<Mounts> {
+        let table = File::open(descriptors.join("../mountinfo"))?;
+        let mut mounts = Mounts { table, are_users, kinds: HashMap::new() };
+        mounts.read();
+        Ok(mounts)
+    }
+
+    fn read(&mut self) {
+        let table = self.table.rewind().and_then(|()| read(&self.table)).unwrap_or_default();
+        let kind = |name: &[u8]| match is_users(name, self.are_users) || name == b"virtiofs" {
+            true => FUSE_MAGIC,
+            false => MAGICS.iter().find(|(known, _)| known.as_bytes() == name).map_or(0, |(_, magic)| *magic),
+        };
+        self.kinds = lines(&table).map(|(number, _, name)| (number, kind(name))).collect();
+    }
+
+    /// As in linux/magic.h, of a mount of which a descriptor is open; zero: of none that is known. `None`: it is not among those that
+    /// this process sees.
+    pub(crate) fn kind(&mut self, number: u64) -> Option<i64> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Something was mounted or unmounted: another one may have the number.
+        let changed = poll(&mut [PollFd::new(&self.table, PollFlags::PRI)], Some(&now));
+        if changed != Ok(0) {
+            self.read();
+        }
+        self.kinds.get(&number).copied()
+    }
 }
 
 /// Blanks and backslashes are written as three octal digits: `\040`.
@@ -110,5 +164,7 @@ mod tests {
             51 28 0:61 / /c rw - fuse c rw\n52 28 0:62 / /sys/fs/fuse/connections rw - fusectl fusectl rw\n\nx\n";
         assert_eq!(of_users(table, false), ["/a b", "/c"].map(PathBuf::from));
         assert_eq!(of_users(table, true), ["/", "/a b", "/c"].map(PathBuf::from));
+        let numbers: Vec<(u64, &[u8])> = lines(table).map(|(number, _, kind)| (number, kind)).collect();
+        assert_eq!((numbers.len(), numbers[1]), (5, (36, &b"ext4"[..])));
     }
 }

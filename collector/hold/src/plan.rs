@@ -175,6 +175,14 @@ impl Plan {
         }
     }
 
+    /// The same, and the holder has not opened it: the next open is the job's.
+    pub(crate) fn not_opened(&mut self, name: &Name) {
+        self.later(name);
+        if let Some(file) = self.files.get_mut(name) {
+            file.own = file.own.saturating_sub(1);
+        }
+    }
+
     /// It is held now. `false`: it was written to or replaced meanwhile, and is to be let go.
     pub(crate) fn is_held(&mut self, name: &Name) -> bool {
         let ordered = self.files.get_mut(name).filter(|file| file.state == State::Ordered);
@@ -348,6 +356,16 @@ mod tests {
         let first = plan.order().unwrap();
         plan.opened(first.clone(), 2000);
         plan.later(&first);
+        assert!(!orders(&mut plan).contains(&first));
+        plan.opened(first.clone(), 3000);
+        assert_eq!(plan.order(), Some(first));
+    }
+
+    #[test]
+    fn what_was_not_even_opened_waits_for_its_next_open_alone() {
+        let mut plan = reread(100);
+        let first = plan.order().unwrap();
+        plan.not_opened(&first);
         assert!(!orders(&mut plan).contains(&first));
         plan.opened(first.clone(), 3000);
         assert_eq!(plan.order(), Some(first));
