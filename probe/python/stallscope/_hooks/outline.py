@@ -43,7 +43,7 @@ _VIEWS = frozenset((types.MappingProxyType, type({}.keys()), type({}.values()), 
 # Of `_io`, those of the system; the rest are in memory, which each process has for itself.
 _FILES = frozenset(("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper"))
 _TAKEN_FROM = frozenset(("_socket", "socket", "sqlite3", "multiprocessing.connection", "multiprocessing.queues"))
-# A lock is given back, and whoever is next goes on.
+# A lock is given back, and the next one goes on.
 _MET_AT, _LOCKS = "multiprocessing.synchronize", frozenset(("SemLock", "Lock", "RLock"))
 _QUEUES, _TAKES = ("multiprocessing.queues", "multiprocessing.connection"), frozenset(("get", "get_nowait", "recv", "recv_bytes", "acquire", "wait"))
 _CONNECTION, _DATABASES = "a connection", "sqlite3"
