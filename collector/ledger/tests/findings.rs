@@ -157,7 +157,7 @@ fn a_few_steps_are_no_verdict() {
     assert!(summary.verdict.sentence.contains(did), "{}", summary.verdict.sentence);
 }
 
-/// Three steps of 14 s said nothing, though 91% of them was a lack of CPU.
+/// Three steps of 14 s made no verdict, though 91% of them was a lack of CPU.
 #[test]
 fn a_few_long_steps_are_one() {
     let mut stage = Stage::new();

@@ -14,7 +14,7 @@ def test_it_leaves_nothing_in_the_jobs_log(capfd):
     context = multiprocessing.get_context("fork")
     reports, teller = context.Pipe(duplex=False)
     reports.close()
-    process = context.Process(target=candidates._enter, args=("torch.utils.data._utils.worker", {}, teller, None, None, ()))
+    process = context.Process(target=candidates._enter, args=("torch.utils.data._utils.worker", {}, teller, None, None, ((), ())))
     process.start()
     process.join()
     assert process.exitcode == 1
