@@ -1,6 +1,5 @@
 """How many samples a data set has, where to ask for it does nothing else: a `__len__` of the script's may draw, log, or open for good what it counts."""
 
-import builtins
 import math
 import sys
 import types
@@ -8,9 +7,8 @@ import types
 from . import outline
 from .knobs import raised_by_signal
 
-# What code that only counts names, beside what its object holds: attributes and methods of arrays, and functions.
-_COUNTING = frozenset(("shape", "size", "ceil", "floor"))
-_FUNCTIONS = {name: getattr(builtins, name) for name in ("abs", "int", "len", "max", "min", "sum")}
+# What code that only counts names, beside what its object holds: functions, and attributes and methods of arrays.
+_COUNTING = frozenset(("abs", "ceil", "floor", "int", "len", "max", "min", "shape", "size", "sum"))
 _COUNTED = (*outline.PLAIN, *outline.CONTAINERS)
 
 
@@ -45,4 +43,4 @@ def _only_counts(name, own, names):
         return held in _COUNTED or not outline.is_scripts(held.__module__)
     if name in names:
         return type(names[name]) is int or names[name] is math
-    return name in _COUNTING or name in _FUNCTIONS
+    return name in _COUNTING
