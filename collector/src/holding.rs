@@ -50,8 +50,9 @@ pub(crate) struct Holding {
     knob: Option<BudgetKnob>,
     looks: Looks,
     ticks: u32,
-    /// Ticks for which it has had more than it may.
+    /// Ticks for which it has had more than it may and let go of nothing, and how much it had then.
     over: u32,
+    had_bytes: u64,
     held: HeldSummary,
     job: OwnedFd,
     noted: String,
@@ -99,6 +100,7 @@ impl Holding {
             looks: Looks::new(pid, owner),
             ticks: 0,
             over: 0,
+            had_bytes: 0,
             held,
             job,
             noted: String::new(),
@@ -162,7 +164,10 @@ impl Holding {
 
     /// Its user may stop it, and what it has locked would stay.
     fn end_what_keeps_too_much(&mut self, target_bytes: u64) {
-        self.over = if self.held.bytes > target_bytes { self.over + 1 } else { 0 };
+        // One that lets go may be behind for as long as memory gets shorter.
+        let keeps = self.held.bytes > target_bytes && self.held.bytes >= self.had_bytes;
+        self.had_bytes = self.held.bytes;
+        self.over = if keeps { self.over + 1 } else { 0 };
         if self.over > TICKS_TO_LET_GO {
             // The end of what it says follows.
             let _ = self.process.kill();

@@ -418,13 +418,11 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
 }
 
 fn too_few_steps(figures: &Figures<'_>) -> Diagnosis {
+    let long = duration_in_words(LONG_NS);
     Diagnosis {
         name: "too-few-steps".to_owned(),
         finding: format!("only {} seen", count(figures.total.steps, "step was", "steps were")),
-        evidence: format!(
-            "a finding needs {FEWEST_STEPS}, or two that take {} together",
-            duration_in_words(LONG_NS)
-        ),
+        evidence: format!("a finding needs {FEWEST_STEPS}, or two that take {long} together"),
         advice: "Let the job run longer".to_owned(),
         ..Diagnosis::default()
     }
