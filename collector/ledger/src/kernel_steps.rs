@@ -107,7 +107,7 @@ impl KernelSteps {
     /// Takes one record and returns the handover that it makes certain.
     pub(crate) fn record(&mut self, record: &Record) -> Option<Handover> {
         match record {
-            Record::TaskNew(task) => self.arrived(task),
+            Record::TaskNew(task) => return self.arrived(task),
             Record::TaskExit(exit) if exit.header.tid == exit.header.tgid => self.ended(exit.header.tgid),
             Record::Wait(wait) => return self.waited(wait),
             Record::Wake(wake) => return self.woke(wake),
@@ -134,14 +134,19 @@ impl KernelSteps {
         main.trainer.as_mut()?.saving.mark(save)
     }
 
-    fn arrived(&mut self, task: &TaskNew) {
+    /// A main thread that starts a process has the last batch, though nobody saw it put the next index.
+    fn arrived(&mut self, task: &TaskNew) -> Option<Handover> {
         if task.header.tid != task.header.tgid {
-            return;
+            return None;
         }
         self.processes.entry(task.header.tgid).or_default().parent = task.ppid;
+        let of_parent = self.processes.get(&task.ppid).and_then(|process| process.trainer.as_ref());
+        let tail = of_parent.and_then(|trainer| trainer.tail(task.header.time_ns));
+        let handed_over = tail.map(|tail| self.hand_over(task.ppid, tail));
         if let Some(trainer) = self.trainer_above(task.header.tgid) {
             trainer.new_workers = true;
         }
+        handed_over
     }
 
     fn ended(&mut self, pid: u32) {
@@ -277,14 +282,14 @@ impl KernelSteps {
     }
 
     fn woke(&mut self, wake: &Wake) -> Option<Handover> {
-        let (pid, at_ns) = (wake.header.tgid, wake.header.time_ns);
+        let (pid, at_ns, feeder) = (wake.header.tgid, wake.header.time_ns, wake.woken_tid);
+        let is_before_any = self.is_before_any_batch(pid, feeder);
         let process = self.processes.get_mut(&pid)?;
         let Some(trainer) = &mut process.trainer else {
             // In a process that nobody knows as a trainer yet it may be a worker's result feeder.
             remember(&mut process.ready_ns, at_ns);
             return None;
         };
-        let feeder = wake.woken_tid;
         let waits = !trainer.messages.is_empty() || trainer.enter_ns.is_some();
         if process.pins.contains(feeder) {
             return None;
@@ -293,7 +298,7 @@ impl KernelSteps {
             return None;
         }
         // An iterator that ends closes the queues of its workers when they have ended, which wakes their feeders.
-        if !waits && trainer.workers_ended {
+        if !waits && (trainer.workers_ended || is_before_any) {
             return None;
         }
         trainer.feeders.insert(feeder);
@@ -325,6 +330,17 @@ impl KernelSteps {
         }
         self.processes.get_mut(&pid)?.trainer.as_mut()?.puts.hold(feeder, at_ns, handed_over);
         None
+    }
+
+    /// Whether what `feeder` puts is among the first indices of a worker that was just started, which an iterator puts when it
+    /// is made, prefetch_factor for each worker: nothing is handed over by them.
+    fn is_before_any_batch(&self, pid: u32, feeder: u32) -> bool {
+        let trainer = self.processes.get(&pid).and_then(|process| process.trainer.as_ref());
+        let started = trainer.filter(|trainer| trainer.new_workers);
+        started
+            .and_then(|trainer| trainer.feeders.worker(feeder))
+            .and_then(|worker| self.processes.get(&worker))
+            .is_some_and(|worker| worker.ready_ns.is_empty())
     }
 
     fn ran(&mut self, slice: &Slice) {

@@ -110,6 +110,33 @@ fn a_wait_that_is_slept_in_several_goes_is_one() {
     }
 }
 
+/// An evaluation in the midst of an epoch: a worker has taken its first index when the iterator puts the second.
+#[test]
+fn the_first_indices_of_new_workers_are_no_batches() {
+    let mut steps = job();
+    steps.record(&wait(TRAINER, MS, 3 * MS, (WORKERS[0], 98)));
+    steps.record(&wake(TRAINER, 4 * MS, FEEDER)).unwrap();
+    let (worker, feeder) = (31, 14);
+    let new = TaskNew {
+        header: header(Kind::TaskNew, worker, worker, 50 * MS),
+        ppid: TRAINER,
+        ..TaskNew::default()
+    };
+    steps.record(&Record::TaskNew(new));
+    let mut found = all(&mut steps, &wait(worker, 60 * MS, 70 * MS, (TRAINER, feeder)));
+    found.extend(all(&mut steps, &wake(TRAINER, 71 * MS, feeder)));
+    found.extend(all(&mut steps, &cpu(TRAINER, 71 * MS, 90 * MS)));
+    found.extend(all(&mut steps, &wait(TRAINER, 90 * MS, 150 * MS, (worker, 32))));
+    assert_eq!(found, []);
+    let found = all(&mut steps, &wake(TRAINER, 151 * MS, feeder));
+    let [found] = found[..] else { panic!("{found:?}") };
+    assert_eq!((found.enter_ns, found.flags), (90 * MS, wait_flags::FIRST));
+    // Later ones are.
+    let mut found = all(&mut steps, &wake(TRAINER, 171 * MS, feeder));
+    found.extend(all(&mut steps, &cpu(TRAINER, 171 * MS, 190 * MS)));
+    assert_eq!(found.len(), 1);
+}
+
 #[test]
 fn an_epochs_tail_has_no_puts_but_work_between_messages() {
     let mut steps = job();
