@@ -20,7 +20,7 @@ pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
 pub fn by_cache(size: &str, by_script: bool) -> String {
     match by_script {
         false => format!(
-            "stallscope run --cache {size} (of training alone) where samples open their files in Python (PIL does, cv2.imread does \
+            "stallscope run --cache {size} (it keeps the training set alone) where samples open their files in Python (PIL does, cv2.imread does \
              not), else stallscope.DataLoader(..., cache=\"{size}\") with `fetch` and `decode`,"
         ),
         true => format!(
