@@ -5,7 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
             let thread = thread::spawn(|| Command::new("/proc/self/exe").arg("execed").exec());
             return Err(thread.join().map_err(|_| "the thread failed")?.into());
         }
-        "execed" => {}
+        "execed" | "crowded" => {}
         "answers" => answers()?,
         "read-as" | "answer" | "answer-hidden" => prepared.ok_or("nothing is prepared")?.goes_on()?,
         other => return Err(format!("no deed {other}").into()),
@@ -93,6 +93,7 @@ fn prepare(deed: &str, count: usize, path: &str) -> Result<Option<Helper>> {
         }
         "answers" if count > 0 => hide()?,
         "sleep-after-competing" => compete(count, path)?,
+        "crowded" => crowd(count)?,
         _ => {}
     }
     Ok(None)
@@ -431,6 +432,20 @@ fn rename_and_fork(count: usize) -> Result<()> {
 fn fork_at_once(count: usize) -> Result<()> {
     let children = (0..count).map(|_| child(|| thread::sleep(PAUSE))).collect::<Result<Vec<_>>>()?;
     children.into_iter().try_for_each(reap)
+}
+
+/// Children that are there as long as this process.
+fn crowd(count: usize) -> Result<()> {
+    let (mut ends, open) = io::pipe()?;
+    let open = open.into_raw_fd();
+    for _ in 0..count {
+        child(|| {
+            // SAFETY: its own copy of the descriptor, which nothing else here uses.
+            unsafe { libc::close(open) };
+            let _ = ends.read(&mut [0]);
+        })?;
+    }
+    Ok(())
 }
 
 fn child(work: impl FnOnce()) -> Result<libc::pid_t> {

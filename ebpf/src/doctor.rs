@@ -141,8 +141,12 @@ fn check(name: &'static str, ok: bool, detail: String, how_to_get: &'static str)
 }
 
 fn status_field(pid: &str, field: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix(field)).map(|value| value.trim().to_owned())
+    // A name need not be UTF-8: the kernel cuts it off after 15 bytes.
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    String::from_utf8_lossy(&status)
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .map(|value| value.trim().to_owned())
 }
 
 fn kernel_release() -> String {
@@ -168,6 +172,15 @@ fn in_initial_pid_namespace() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_found_whatever_its_name() {
+        // SAFETY: a text that ends with 0 and outlives the call, which names this thread alone.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"trainingslauf-\xc3".as_ptr()) };
+        let name = fs::read("/proc/thread-self/comm").unwrap();
+        assert_eq!(name, b"trainingslauf-\xc3\n");
+        assert!(status_field("thread-self", "Tgid:").is_some());
+    }
 
     #[test]
     fn every_check_says_what_was_found_and_what_to_do() {

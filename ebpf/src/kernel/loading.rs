@@ -78,6 +78,7 @@ impl Kernel {
             .allow_unsupported_maps()
             .verifier_log_level(VerifierLogLevel::DISABLE)
             .map_max_entries("events", options.ring_bytes)
+            .map_max_entries("seeds", options.max_tasks.min(MAX_TASKS))
             .override_global("min_slice_ns", &options.min_slice_ns, true)
             .override_global("wakeup_bytes", &wakeup_bytes, true)
             .override_global("user_bytes", &u64::from(options.user_bytes), true)

@@ -35,12 +35,15 @@ impl Kernel {
             return Err(error);
         }
         let without_slot = self.without_slot()?;
+        let was_watched = self.roots.contains_key(&root);
         let found = self.seed(root, place);
         match found {
             Ok(tasks) if tasks.iter().any(|task| task.header.tgid == root) => {
                 self.roots.insert(root, uid);
                 Ok(tasks)
             }
+            // Others have it, and go on.
+            found if was_watched => found.and(Err(Error::ProcessGone(pid))),
             found => {
                 self.roots.insert(root, uid);
                 self.unwatch(root)?;
@@ -119,6 +122,14 @@ impl Kernel {
 
     /// Tracks `root` and its descendants, and returns all of them.
     fn seed(&mut self, root: u32, user: u16) -> Result<Vec<TaskNew>, Error> {
+        // However this or an earlier call ends: what stays in the map would be tracked for the next who watches, and take up entries.
+        self.forget_seeds()?;
+        let tasks = self.seed_in_rounds(root, user);
+        let cleared = self.forget_seeds();
+        tasks.and_then(|tasks| cleared.map(|()| tasks))
+    }
+
+    fn seed_in_rounds(&mut self, root: u32, user: u16) -> Result<Vec<TaskNew>, Error> {
         self.seeds.insert(root, u64::from(root) | u64::from(user) << 32, 0)?;
         let mut seen = HashSet::new();
         let mut tasks = Vec::new();
@@ -132,17 +143,21 @@ impl Kernel {
                     tasks.push(task);
                 }
             }
-            if !found {
+            // Tasks without a slot are there in each round, and are to be counted once. Where processes have taken up all entries of the
+            // map, there are no slots for those that another round would find.
+            if !found || self.seeds.insert(SEEN_BEFORE, 0, 0).is_err() {
                 break;
             }
-            // Tasks without a slot are there in each round, and are to be counted once.
-            self.seeds.insert(SEEN_BEFORE, 0, 0)?;
         }
+        Ok(tasks)
+    }
+
+    fn forget_seeds(&mut self) -> Result<(), Error> {
         let seeded: Vec<u32> = self.seeds.keys().collect::<Result<_, _>>()?;
         for tgid in seeded {
             self.seeds.remove(&tgid)?;
         }
-        Ok(tasks)
+        Ok(())
     }
 
     /// Hands back the slots of tasks whose end was lost in a full ring.

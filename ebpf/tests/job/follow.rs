@@ -39,6 +39,20 @@ fn more_tasks_than_slots_are_counted() {
 }
 
 #[test]
+fn a_tree_of_more_processes_than_slots_is_no_ones_hindrance() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 20, ..Options::default() }) else { return };
+    let mut crowded = Workload::spawn(&["crowded", "60"]);
+    let pid = crowded.pid();
+    let tasks = kernel.watch(pid).unwrap();
+    assert!(tasks.len() <= 20 && kernel.losses().unwrap()[Lost::NoSlot as usize] >= 41, "{tasks:?}");
+    crowded.begin();
+    crowded.wait();
+    kernel.unwatch(pid).unwrap();
+    let seen = Seen::of(&mut kernel, Workload::spawn(&["sleep"]));
+    assert_eq!(seen.tasks.len(), 1);
+}
+
+#[test]
 fn one_users_tasks_leave_slots_to_others() {
     let Some(mut kernel) = kernel(&Options { max_tasks: 20, ..Options::default() }) else { return };
     // As many as are still free, of which the parent has one: ten of twenty, then five of ten.
