@@ -44,11 +44,15 @@ pub(crate) fn shorten_programs(programs: &mut Vec<ProgramState>) {
     }
 }
 
+/// Sentences of a process on what cannot be measured.
+const UNAVAILABLE: usize = 64;
+
 pub(crate) fn shorten_greeting(greeting: &mut Greeting) {
     for version in [&mut greeting.torch, &mut greeting.python].into_iter().flatten() {
         *version = short(version, NAME);
     }
-    greeting.unavailable.iter_mut().for_each(|what| *what = sentence(what));
+    // A list of its own: one that is cut keeps what memory all of it took.
+    greeting.unavailable = greeting.unavailable.iter().take(UNAVAILABLE).map(|what| sentence(what)).collect();
 }
 
 pub(crate) fn shorten_loader(loader: &mut LoaderFact) {
@@ -74,6 +78,9 @@ mod tests {
         let mut greeting =
             Greeting { torch: Some(long.clone()), unavailable: vec![long.clone(); 3], ..Greeting::default() };
         shorten_greeting(&mut greeting);
+        let mut empty = Greeting { unavailable: vec![String::new(); 20_000], ..Greeting::default() };
+        shorten_greeting(&mut empty);
+        assert!(empty.unavailable.capacity() <= UNAVAILABLE);
         let mut loader = LoaderFact { dataset: long.clone(), start_method: long, ..LoaderFact::default() };
         shorten_loader(&mut loader);
         let kept = [greeting.torch.unwrap_or_default(), loader.dataset, loader.start_method];

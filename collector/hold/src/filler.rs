@@ -1,9 +1,11 @@
 //! The thread that brings files in: storage may take its time, while what changed is let go.
 
+use crate::dropper::Dropper;
 use crate::identity;
 use crate::locked::{Headroom, Locked, Refused};
 use crate::plan::Name;
 use crate::walk::Onwards;
+use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +64,9 @@ impl Headroom for Account {
 }
 
 impl Filler {
-    pub(crate) fn start(mut onwards: Onwards) -> Filler {
+    /// To be called while this process has one thread.
+    pub(crate) fn start(mut onwards: Onwards) -> Result<Filler, Errno> {
+        let mut dropper = Dropper::start()?;
         let (orders, ordered) = channel::<(Name, PathBuf)>();
         let (finished, done) = channel();
         let account = Arc::new(Account::default());
@@ -70,12 +74,13 @@ impl Filler {
         std::thread::spawn(move || {
             identity::read_when_idle();
             for (name, path) in ordered {
-                if finished.send((name, Locked::new(&path, &mut onwards, &*headroom))).is_err() {
+                if finished.send((name, Locked::new(&path, &mut onwards, &mut dropper, &*headroom))).is_err()
+                {
                     break;
                 }
             }
         });
-        Filler { orders, done, under_way: 0, account }
+        Ok(Filler { orders, done, under_way: 0, account })
     }
 
     pub(crate) fn takes_more(&self, one_by_one: bool) -> bool {

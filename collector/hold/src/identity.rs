@@ -66,8 +66,9 @@ pub fn become_user_of(
     let gone = || format!("process {pid} has ended");
     let raw = Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let ended = pidfd_open(raw, PidfdFlags::NONBLOCK).map_err(|_| gone())?;
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| gone())?;
-    let user = User::of(&status)?;
+    // A name need not be UTF-8.
+    let status = fs::read(format!("/proc/{pid}/status")).map_err(|_| gone())?;
+    let user = User::of(&String::from_utf8_lossy(&status))?;
     // It may execute a set-uid program at any time, such as sudo, and by that have this process become root.
     if user.uid != uid {
         return Err(format!("process {pid} is not of user {uid}, or that user may not look into it"));
@@ -176,8 +177,8 @@ fn may_lock(most_bytes: u64) -> bool {
 }
 
 fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    String::from_utf8_lossy(&stat).rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Reads of storage wait for those of everybody else, where its scheduler knows of such.
@@ -191,6 +192,8 @@ pub(crate) fn read_when_idle() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn a_process_of_one_user_is_that_users_with_all_groups() {
@@ -203,6 +206,14 @@ mod tests {
 
     #[test]
     fn who_has_ended_or_has_anothers_number_is_not_followed() {
+        // Whatever its name.
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"sleep-\xc3"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut named = std::process::Command::new(program).arg("60").spawn().unwrap();
+        let began = start_ticks(named.id());
+        named.kill().and_then(|()| named.wait()).unwrap();
+        assert!(began.is_some());
         let own = std::process::id();
         let ticks = start_ticks(own).expect("it has a beginning");
         assert!(mounts_of(own).is_ok_and(|mounts| mounts.is_none()));

@@ -6,6 +6,8 @@
 //! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs), without ever waiting for the job's user (walk.rs).
 //! It ends with standard input or with the job; its locks end with it.
 
+mod apart;
+mod dropper;
 mod filler;
 mod folders;
 mod identity;
@@ -129,7 +131,8 @@ impl Holder {
         };
         let folders = Folders::new(onwards()?, most_folders, job.unseen)
             .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
-        let filler = Filler::start(onwards()?);
+        let filler = Filler::start(onwards()?)
+            .map_err(|error| format!("no process can be started to drop pages: {error}"))?;
         let most_bytes = order.most_bytes.min(job.lockable_bytes);
         filler.account.target(most_bytes);
         Ok(Holder {

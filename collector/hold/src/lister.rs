@@ -1,19 +1,17 @@
-//! A process of its own that lists folders, as to list one is to wait for what the job's user may have locked for good (walk.rs). It has
-//! nothing locked, and where it waits so, no folder is listed any more, and that is all.
+//! A process apart that lists folders, as to list one is to wait for what the job's user may have locked for good (walk.rs). Where it
+//! waits so, no folder is listed any more, and that is all.
 
+use crate::apart;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Of a path, in bytes.
 const LONGEST: usize = 4096;
-/// Descriptors below that are this process's own where it begins.
-const DESCRIPTORS: i32 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Lister {
@@ -21,22 +19,9 @@ pub(crate) struct Lister {
 }
 
 impl Lister {
-    /// To be called while this process has one thread. It ends with the last descriptor of this one.
+    /// To be called while this process has one thread.
     pub(crate) fn start() -> Result<Lister, Errno> {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (lister, holder) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        // SAFETY: there is one thread, so that nobody else has a lock, as of the allocator, which nobody would give back in the child; it
-        // runs nothing of its parent's and ends below.
-        match unsafe { libc::fork() } {
-            ..0 => Err(Errno::AGAIN),
-            0 => {
-                drop(lister);
-                list_all(&holder);
-                // SAFETY: it ends, and runs no one's handlers.
-                unsafe { libc::_exit(0) }
-            }
-            _ => Ok(Lister { lister }),
-        }
+        apart::start(list_all).map(|lister| Lister { lister })
     }
 
     /// `false`: not now, as it is busy or has ended.
@@ -54,11 +39,6 @@ impl Lister {
 }
 
 fn list_all(holder: &OwnedFd) {
-    for other in (0..DESCRIPTORS).filter(|other| *other != holder.as_raw_fd()) {
-        // SAFETY: its end of a pipe would keep the other from seeing that the holder has ended; nothing here uses any of them.
-        unsafe { libc::close(other) };
-    }
-    let _ = setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum: Some(0) });
     let mut path = [0; LONGEST];
     while let Ok((length @ 1.., _)) = recv(holder, &mut path[..], RecvFlags::empty()) {
         if list(holder, Path::new(OsStr::from_bytes(&path[..length]))) == Err(Errno::PIPE) {

@@ -10,18 +10,18 @@
 //!   on older kernels the file system's own), and the page's. Both are taken while the inode's is had or without it, never the other way
 //!   round, and given back before a user's memory is looked at: writers copy into a locked page only what is in memory already.
 //! - `mmap` links the mapping into the file's list of them, which who truncates has while pages are unmapped.
-//! - Advice to drop pages begins to write what is dirty, and tries for each page's lock; advice that reads are sequential is a flag.
+//! - Advice that reads are sequential is a flag; advice to drop pages is given by a process apart (dropper.rs has why).
 //! - A read with RWF_NOWAIT tries for the inode's lock, and takes what is in memory.
 //! - The last one to close a file that is gone, or a mapping of it, waits for the disk to free its blocks, as any of these may wait for the
 //!   disk.
 
+use crate::dropper::Dropper;
 use crate::walk::{self, Identity, Onwards};
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{Advice as Use, MapFlags, MlockFlags, ProtFlags, madvise, mlock, mlock_with, mmap, munmap};
 use std::ffi::c_void;
 use std::io::IoSliceMut;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -74,6 +74,7 @@ impl Locked {
     pub(crate) fn new(
         path: &Path,
         onwards: &mut Onwards,
+        dropper: &mut Dropper,
         headroom: &impl Headroom,
     ) -> Result<Locked, Refused> {
         let (file, identity) = open(path, onwards)?;
@@ -86,7 +87,7 @@ impl Locked {
         if !headroom.take(bytes) {
             return Err(Refused::Full);
         }
-        let locked = Locked::bring_in(&file, identity, bytes, headroom);
+        let locked = Locked::bring_in(&file, identity, bytes, dropper, headroom);
         // Truncated or written to meanwhile: of that the kernel's word may be another.
         let same = Identity::of(&file) == Ok(identity);
         match locked {
@@ -103,6 +104,7 @@ impl Locked {
         file: &OwnedFd,
         identity: Identity,
         bytes: u64,
+        dropper: &mut Dropper,
         headroom: &impl Headroom,
     ) -> Result<Locked, Refused> {
         let length = bytes as usize;
@@ -114,7 +116,7 @@ impl Locked {
         let _ = unsafe { madvise(at, length, Use::Sequential) };
         // SAFETY: as above. With this flag the kernel counts what is to be locked, and reads nothing.
         unsafe { mlock_with(at, length, MlockFlags::ONFAULT) }.map_err(refused_by)?;
-        give_up(file, bytes, identity.size)?;
+        give_up(file, bytes, identity.size, dropper)?;
         let mut from = 0;
         while from < length {
             // It is to hold less by now.
@@ -213,8 +215,10 @@ pub(crate) fn keeps(kind: i64) -> Result<(), &'static str> {
 /// Pages that the job brought in are charged to its control group, and locking those would take from its memory: they are given
 /// up first, and what comes in then is the holder's. What the job has mapped, or is reading, stays: then nothing is locked. (Of a hole in
 /// a sparse file it looks the same.)
-fn give_up(file: &OwnedFd, bytes: u64, size: u64) -> Result<(), Refused> {
-    let _ = fadvise(file, 0, NonZeroU64::new(bytes), Advice::DontNeed);
+fn give_up(file: &OwnedFd, bytes: u64, size: u64, dropper: &mut Dropper) -> Result<(), Refused> {
+    if !dropper.drops(file, bytes) {
+        return Err(Refused::Used);
+    }
     let mut byte = [0];
     let mut stayed = |at| {
         // A file system that knows no such read says so.
@@ -250,7 +254,12 @@ mod tests {
     fn lock(path: &Path, headroom: &Free) -> Result<Locked, Refused> {
         // As its job has done a moment before.
         let _ = std::fs::symlink_metadata(path);
-        Locked::new(path, &mut Onwards::new("/proc/self/fd", false).unwrap(), headroom)
+        Locked::new(
+            path,
+            &mut Onwards::new("/proc/self/fd", false).unwrap(),
+            &mut Dropper::start().unwrap(),
+            headroom,
+        )
     }
 
     struct Free(Cell<u64>);
@@ -312,7 +321,9 @@ mod tests {
         let Some(folder) = folder() else { return };
         let mut onwards = Onwards::new("/proc/self/fd", false).unwrap();
         let headroom = Free(Cell::new(1 << 20));
-        let refused = Locked::new(&folder.path().join("a"), &mut onwards, &headroom).unwrap_err();
+        let refused =
+            Locked::new(&folder.path().join("a"), &mut onwards, &mut Dropper::start().unwrap(), &headroom)
+                .unwrap_err();
         assert_eq!((refused, headroom.left_bytes()), (Refused::Unknown, 1 << 20));
     }
 
@@ -352,12 +363,19 @@ mod tests {
         let path = folder.path().join("a");
         write(&path, 2 * PIECE);
         let mut onwards = Onwards::new("/proc/self/fd", false).unwrap();
-        let refused = Locked::new(&path, &mut onwards, &Truncates(&path)).unwrap_err();
+        let refused =
+            Locked::new(&path, &mut onwards, &mut Dropper::start().unwrap(), &Truncates(&path)).unwrap_err();
         assert!([Refused::File, Refused::Limit].contains(&refused), "{refused:?}");
         // The error is the file's, also where nothing tells that it has changed.
         write(&path, 1);
         let (file, identity) = open(&path, &mut onwards).unwrap();
-        let brought = Locked::bring_in(&file, identity, 2 * PIECE as u64, &Free(Cell::new(0)));
+        let brought = Locked::bring_in(
+            &file,
+            identity,
+            2 * PIECE as u64,
+            &mut Dropper::start().unwrap(),
+            &Free(Cell::new(0)),
+        );
         assert!([Refused::File, Refused::Limit].contains(&brought.unwrap_err()));
     }
 

@@ -22,7 +22,9 @@ pub(crate) const MAX_STEPS_OUT: usize = 16_384;
 /// Of a trainer. The shim uses numbers of those that are gone again.
 const MAX_LOADERS: usize = 1024;
 /// Of a process: sentences on what cannot be measured.
-const MAX_UNAVAILABLE: usize = 64;
+const MAX_UNAVAILABLE: usize = 16;
+/// Processes beyond these have one such sentence: all of a job say the same.
+const MAX_THAT_SAY_MORE: usize = 1024;
 
 /// What was seen and could not be used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -213,7 +215,10 @@ impl Ledger {
     /// A shim greeted from its process.
     pub fn process(&mut self, mut facts: ProcessFacts) {
         let pid = facts.pid;
-        facts.unavailable.truncate(MAX_UNAVAILABLE);
+        let most = if self.processes.len() < MAX_THAT_SAY_MORE { MAX_UNAVAILABLE } else { 1 };
+        facts.unavailable.truncate(most);
+        // Else what was left out stays allocated.
+        facts.unavailable.shrink_to_fit();
         self.replace_if_gone(pid, None);
         let process = self.touch(pid, 0);
         process.greeted = true;

@@ -288,7 +288,10 @@ fn a_cache_that_the_job_as_it_is_cannot_have_is_advised_with_the_change_to_the_s
     let cache = |by_script| Expected { by_script, ..expected(RemedyKind::Cache, 0, 1 << 30, 0.5) };
     let [unmodified, changed] =
         [false, true].map(|by_script| sentences(&stage, &[cache(by_script)]).join("\n"));
-    assert!(unmodified.contains("stallscope run --cache 1024MiB (it keeps the training set alone"), "{unmodified}");
+    assert!(
+        unmodified.contains("stallscope run --cache 1024MiB (it keeps the training set alone"),
+        "{unmodified}"
+    );
     assert!(unmodified.contains(" expected from the second epoch on"), "{unmodified}");
     let larger = sentences(&stage, &[expected(RemedyKind::Cache, 1 << 30, 2 << 30, 0.5)]).join("\n");
     assert!(larger.contains(" expected once it is full"), "{larger}");

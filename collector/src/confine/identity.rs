@@ -103,7 +103,9 @@ pub(super) fn become_user(account: Option<&Account>) -> Layer {
 
 /// Whether /proc shows a process to those alone who may trace it.
 pub(super) fn processes_are_hidden() -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Others' mounts in it need not have names in UTF-8.
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     // What was mounted last lies on top.
     let proc = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
     proc.is_some_and(|line| line.contains("hidepid="))

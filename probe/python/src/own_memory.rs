@@ -20,7 +20,9 @@ static EXIT_CODE: AtomicI32 = AtomicI32::new(0);
 #[pyfunction]
 pub(crate) fn own_shared_memory(exit_code: i32) -> PyResult<()> {
     EXIT_CODE.store(exit_code, Ordering::Relaxed);
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    // Paths need not be UTF-8: such a one leads nowhere, and its mapping is copied.
+    let maps = std::fs::read("/proc/self/maps")?;
+    let maps = String::from_utf8_lossy(&maps);
     let shared: Vec<Mapping<'_>> = maps.lines().filter_map(Mapping::shared_and_writable).collect();
     let open = if shared.is_empty() { Vec::new() } else { open_files()? };
     for mapping in shared {

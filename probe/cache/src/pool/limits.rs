@@ -13,7 +13,8 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn of_this_process() -> Limits {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        // Names of groups and mounts need not be UTF-8.
+        let read = |path: &str| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
         let machine = total_in(&read("/proc/meminfo")).unwrap_or(u64::MAX);
         let (cgroup, folder) = group_in(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
         let limit = folder.and_then(|folder| {

@@ -157,7 +157,9 @@ impl Owned {
 /// Bytes that this process may map yet; None: there is no limit.
 fn address_space_free() -> Option<u64> {
     let most_bytes = rustix::process::getrlimit(rustix::process::Resource::As).current?;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // The process's name in it need not be UTF-8.
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap_or_default();
     let mapped_kib: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap_or(0);
     Some(most_bytes.saturating_sub(mapped_kib << 10))
