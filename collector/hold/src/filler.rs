@@ -2,7 +2,8 @@
 
 use crate::dropper::Dropper;
 use crate::identity;
-use crate::locked::{Headroom, Locked, Refused};
+use crate::leases::Leases;
+use crate::locked::{Headroom, Locked, Means, Refused};
 use crate::plan::Name;
 use crate::walk::Onwards;
 use rustix::io::Errno;
@@ -65,8 +66,8 @@ impl Headroom for Account {
 
 impl Filler {
     /// To be called while this process has one thread.
-    pub(crate) fn start(mut onwards: Onwards) -> Result<Filler, Errno> {
-        let mut dropper = Dropper::start()?;
+    pub(crate) fn start(mut onwards: Onwards, leases: Leases) -> Result<Filler, Errno> {
+        let mut means = Means { leases, dropper: Dropper::start()? };
         let (orders, ordered) = channel::<(Name, PathBuf)>();
         let (finished, done) = channel();
         let account = Arc::new(Account::default());
@@ -74,8 +75,7 @@ impl Filler {
         std::thread::spawn(move || {
             identity::read_when_idle();
             for (name, path) in ordered {
-                if finished.send((name, Locked::new(&path, &mut onwards, &mut dropper, &*headroom))).is_err()
-                {
+                if finished.send((name, Locked::new(&path, &mut onwards, &mut means, &*headroom))).is_err() {
                     break;
                 }
             }

@@ -11,6 +11,7 @@ mod dropper;
 mod filler;
 mod folders;
 mod identity;
+mod leases;
 mod line;
 mod lister;
 mod locked;
@@ -26,6 +27,7 @@ pub use line::{hear, line};
 use filler::Filler;
 use folders::{Event, Folders};
 use identity::DESCRIPTORS;
+use leases::Leases;
 use locked::{Headroom, LEAST_PART, Locked, Refused};
 use plan::{Name, Plan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -121,6 +123,7 @@ impl Holder {
     fn new(order: Order) -> Result<Holder, String> {
         // What lies in a container may be anything, also where the kernel's own files were.
         let most_folders = folders::most();
+        let leases = Leases::open().map_err(|error| format!("the kernel's locks cannot be read: {error}"))?;
         let Order { pid, start_ticks, uid, most_bytes } = order;
         let job = become_user_of(pid, start_ticks, uid, most_bytes, Files::OfJob)?;
         // A line that nobody reads is not waited for.
@@ -131,7 +134,7 @@ impl Holder {
         };
         let folders = Folders::new(onwards()?, most_folders, job.unseen)
             .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
-        let filler = Filler::start(onwards()?)
+        let filler = Filler::start(onwards()?, leases)
             .map_err(|error| format!("no process can be started to drop pages: {error}"))?;
         let most_bytes = order.most_bytes.min(job.lockable_bytes);
         filler.account.target(most_bytes);

@@ -16,6 +16,7 @@
 //!   disk.
 
 use crate::dropper::Dropper;
+use crate::leases::Leases;
 use crate::walk::{self, Identity, Onwards};
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -69,15 +70,22 @@ pub(crate) trait Headroom {
     fn give_back(&self, bytes: u64);
 }
 
+/// What bringing a file in takes besides.
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub(crate) leases: Leases,
+    pub(crate) dropper: Dropper,
+}
+
 impl Locked {
     /// Brings a file in and locks it, as much of it as there is headroom for.
     pub(crate) fn new(
         path: &Path,
         onwards: &mut Onwards,
-        dropper: &mut Dropper,
+        Means { leases, dropper }: &mut Means,
         headroom: &impl Headroom,
     ) -> Result<Locked, Refused> {
-        let (file, identity) = open(path, onwards)?;
+        let (file, identity) = open(path, onwards, leases)?;
         let whole = identity.size.next_multiple_of(page());
         let bytes = match headroom.left_bytes() {
             left if whole <= left => whole,
@@ -163,7 +171,7 @@ impl Drop for Locked {
 }
 
 /// A plain file of a file system whose pages stay, by a path without any link.
-fn open(path: &Path, onwards: &mut Onwards) -> Result<(OwnedFd, Identity), Refused> {
+fn open(path: &Path, onwards: &mut Onwards, leases: &mut Leases) -> Result<(OwnedFd, Identity), Refused> {
     let found = walk::find(path).map_err(|error| match error {
         Errno::AGAIN => Refused::Unknown,
         _ => Refused::File,
@@ -173,6 +181,9 @@ fn open(path: &Path, onwards: &mut Onwards) -> Result<(OwnedFd, Identity), Refus
         return Err(Refused::File);
     }
     keeps(onwards.kind(&found).ok_or(Refused::Unknown)?).map_err(Refused::FileSystem)?;
+    if leases.may_be_on(found.identity.ino) {
+        return Err(Refused::Used);
+    }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(onwards.path(&found), flags, Mode::empty()).map_err(|_| Refused::File)?;
     Ok((file, found.identity))
@@ -251,15 +262,14 @@ mod tests {
     use std::cell::Cell;
     use std::os::unix::fs::symlink;
 
+    fn means() -> Means {
+        Means { leases: Leases::open().unwrap(), dropper: Dropper::start().unwrap() }
+    }
+
     fn lock(path: &Path, headroom: &Free) -> Result<Locked, Refused> {
         // As its job has done a moment before.
         let _ = std::fs::symlink_metadata(path);
-        Locked::new(
-            path,
-            &mut Onwards::new("/proc/self/fd", false).unwrap(),
-            &mut Dropper::start().unwrap(),
-            headroom,
-        )
+        Locked::new(path, &mut Onwards::new("/proc/self/fd", false).unwrap(), &mut means(), headroom)
     }
 
     struct Free(Cell<u64>);
@@ -322,8 +332,7 @@ mod tests {
         let mut onwards = Onwards::new("/proc/self/fd", false).unwrap();
         let headroom = Free(Cell::new(1 << 20));
         let refused =
-            Locked::new(&folder.path().join("a"), &mut onwards, &mut Dropper::start().unwrap(), &headroom)
-                .unwrap_err();
+            Locked::new(&folder.path().join("a"), &mut onwards, &mut means(), &headroom).unwrap_err();
         assert_eq!((refused, headroom.left_bytes()), (Refused::Unknown, 1 << 20));
     }
 
@@ -363,19 +372,14 @@ mod tests {
         let path = folder.path().join("a");
         write(&path, 2 * PIECE);
         let mut onwards = Onwards::new("/proc/self/fd", false).unwrap();
-        let refused =
-            Locked::new(&path, &mut onwards, &mut Dropper::start().unwrap(), &Truncates(&path)).unwrap_err();
+        let refused = Locked::new(&path, &mut onwards, &mut means(), &Truncates(&path)).unwrap_err();
         assert!([Refused::File, Refused::Limit].contains(&refused), "{refused:?}");
         // The error is the file's, also where nothing tells that it has changed.
         write(&path, 1);
-        let (file, identity) = open(&path, &mut onwards).unwrap();
-        let brought = Locked::bring_in(
-            &file,
-            identity,
-            2 * PIECE as u64,
-            &mut Dropper::start().unwrap(),
-            &Free(Cell::new(0)),
-        );
+        let mut means = means();
+        let (file, identity) = open(&path, &mut onwards, &mut means.leases).unwrap();
+        let brought =
+            Locked::bring_in(&file, identity, 2 * PIECE as u64, &mut means.dropper, &Free(Cell::new(0)));
         assert!([Refused::File, Refused::Limit].contains(&brought.unwrap_err()));
     }
 

@@ -12,7 +12,7 @@
 //! - what is to be watched or read is opened from the descriptor, by its number in this process's own folder of /proc, where nobody else
 //!   may list. There is no further path to walk; permission is asked of the inode (its access list, under a lock of the file system's
 //!   that no one has while their memory is brought in), and `open` of the four file systems takes no lock of the inode's. F2FS does, so
-//!   that nothing of it is held. Who has a lease on a file is not waited for (O_NONBLOCK).
+//!   that nothing of it is held. Who has a lease on a file is not waited for (O_NONBLOCK), and a file with a lease not opened (leases.rs).
 //!
 //! What is held is found as long as its path is the same: its mapping keeps it and all folders above it in the kernel's cache.
 

@@ -19,7 +19,8 @@ const VERB: &str = "node-collect";
 
 /// Of the job's environment, what `stallscope run` in it would go by. Nothing that decides which code runs here.
 const ADOPTED: [&str; 5] =
-    ["HOME", "STALLSCOPE_KERNEL_SOCKET", "STALLSCOPE_LABEL", "STALLSCOPE_RUNTIME_DIR", "XDG_RUNTIME_DIR"];
+    ["HOME", "STALLSCOPE_KERNEL_SOCKET", "STALLSCOPE_LABEL", RUNTIME_DIR, "XDG_RUNTIME_DIR"];
+const RUNTIME_DIR: &str = "STALLSCOPE_RUNTIME_DIR";
 
 /// What the collector of a job is started with. In words of numbers, and the folder that the node's configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,9 +137,40 @@ fn is_wanted(pid: u32, environment: &[u8]) -> bool {
 
 fn adopt(environment: &[u8]) {
     for name in ADOPTED {
-        if let Some(value) = procfs::variable(environment, name) {
+        let value = procfs::variable(environment, name).map(OsStr::from_bytes);
+        if let Some(value) = value.filter(|value| name != RUNTIME_DIR || is_own_folder(Path::new(value))) {
             // SAFETY: this process has one thread, as the caller promises.
-            unsafe { std::env::set_var(name, OsStr::from_bytes(value)) };
+            unsafe { std::env::set_var(name, value) };
+        }
+    }
+}
+
+/// The shim has made it where the job's folders are this process's too. In a container of its own it would be made here for nobody,
+/// under whatever name: that of another user's folder.
+fn is_own_folder(folder: &Path) -> bool {
+    let own = Uid::effective().as_raw();
+    std::fs::symlink_metadata(folder).is_ok_and(|facts| facts.is_dir() && facts.uid() == own)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_or_anothers_is_not_adopted() {
+        let folder = std::env::temp_dir().join(format!("ss-adopted-{}", std::process::id()));
+        assert!(!is_own_folder(&folder));
+        std::fs::create_dir(&folder).unwrap();
+        assert!(is_own_folder(&folder));
+        std::fs::remove_dir(&folder).unwrap();
+        if Uid::effective().is_root() {
+            let theirs = Some(65534);
+            std::fs::create_dir(&folder).unwrap();
+            std::os::unix::fs::chown(&folder, theirs, theirs).unwrap();
+            assert!(!is_own_folder(&folder));
+            std::fs::remove_dir(&folder).unwrap();
         }
     }
 }
