@@ -250,6 +250,9 @@ fn faster_batches_bring_the_trainer_no_core() {
         assert!(found.gain.high < most + 0.1, "{found:?}");
         assert!(found.either.is_none_or(|either| either.if_slow.high < most + 0.1), "{found:?}");
     }
+    // Nor would the best of loaders: 60 of 180 ms are what it could save.
+    let look = outlook(&profile).unwrap();
+    assert!((look.difference_share.value - 60.0 / 180.0).abs() < 0.05, "{look:?}");
     // One that takes less of the cores may.
     let cores = what_if(&profile, &Change { cores: Some(64.0), ..faster }).unwrap();
     assert!(cores.gain.value > most, "{cores:?}");

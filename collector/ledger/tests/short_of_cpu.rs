@@ -41,14 +41,19 @@ fn loop_alone(cpus: u32, threads: u64) -> Stage {
 /// Steps of 100 ms of a job with a loader that keeps up: the trainer is on a CPU for 70 ms and without one for 27, with as
 /// many milliseconds of its other threads as `threads` says; its worker decodes meanwhile for `decodes` ms.
 fn loader(cpus: u32, threads: u64, decodes: u64) -> Stage {
+    loader_of(cpus, threads, decodes, 70)
+}
+
+/// The same of a trainer that is on a CPU for `computes` ms of the 97.
+fn loader_of(cpus: u32, threads: u64, decodes: u64, computes: u64) -> Stage {
     let mut stage = on(cpus, false);
     stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
     stage.greet(WORKER, TRAINER, ProcessKind::Worker, 0, 1);
     stage.ledger.loader(TRAINER, LoaderFacts { workers: 6, ..Default::default() });
     for step in 0..40 {
         let at = 1000 + 100 * step;
-        beside(&mut stage, at, at + 70, Does::Cpu, threads / 2);
-        beside(&mut stage, at + 70, at + 97, Does::Runnable, threads / 2);
+        beside(&mut stage, at, at + computes, Does::Cpu, threads / 2);
+        beside(&mut stage, at + computes, at + 97, Does::Runnable, threads / 2);
         stage.did(TRAINER, at + 97, at + 100, Does::In(Blocked::Pipe));
         stage.does(WORKER, at, &[(decodes, Does::Cpu), (100 - decodes, Does::In(Blocked::Pipe))]);
         stage.batch(WORKER, at, at + 99, step);
@@ -140,6 +145,16 @@ fn without_steps_what_the_main_thread_reads_is_advised_on_beside_its_lack_of_cpu
     };
     assert_eq!(advised(27)[..2], ["preempted-trainer", "fetch-bound"]);
     assert!(!advised(4).contains(&"fetch-bound".to_owned()));
+}
+
+/// Others held 60% of a CPU: cheaper samples, which came first, brought +7%, and the others' end +182%.
+#[test]
+fn where_others_have_most_of_the_cpus_their_end_comes_first() {
+    let cheaper = Expected { kind: RemedyKind::CheaperSamples, ..more_cores(0.6) };
+    let first =
+        |computes: u64| advice(&loader_of(2, 0, 30, computes), std::slice::from_ref(&cheaper)).remove(0);
+    assert!(first(28).starts_with("Keep other work off"), "{}", first(28));
+    assert!(first(50).starts_with("Halve the CPU time of a sample"), "{}", first(50));
 }
 
 /// Twice the CPUs had been expected to bring +173% (+100% to +185%); that the others stopped brought +270% to +330%.

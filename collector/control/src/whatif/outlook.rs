@@ -44,10 +44,14 @@ pub fn outlook(profile: &Profile) -> Result<Outlook, String> {
 
 pub(crate) fn look(model: &Model<'_>) -> Outlook {
     let profile = model.profile;
+    let by_others = model.preempted_by_others();
     let ideal = crate::rates::per_second(
         &profile.steps.iter().collect::<Vec<_>>(),
         &mut crate::random::Random::new(11),
-        |step| ((step.compute_ns() + step.elsewhere_ns()) / 1e9, step.wall_ns),
+        |step| {
+            let own_ns = step.compute_ns() + step.elsewhere_ns() + by_others * step.preempted_ns();
+            (own_ns / 1e9, step.wall_ns)
+        },
     );
     let ideal = ideal.unwrap_or_default();
     Outlook {

@@ -252,6 +252,19 @@ impl<'a> Model<'a> {
         replica.own_share + if frees_cores { 0.0 } else { replica.preempted_share }
     }
 
+    /// Of the trainer's waits for a core, the part that stays where the loader takes none: its own threads' and other processes'.
+    pub(crate) fn preempted_by_others(&self) -> f64 {
+        let taken = Change { cached_share: Some(1.0), sample_factor: Some(0.001), ..Change::default() };
+        // Waits by what is computed: for so many threads beside it on its core the trainer waits.
+        let odds = |share: f64| share / (1.0 - share).max(f64::EPSILON);
+        let (mut now, mut then) = (0.0, 0.0);
+        for Look { replica, as_is } in &self.few {
+            now += odds(as_is.preempted_share);
+            then += odds(self.run(replica, self.now(), &taken).preempted_share);
+        }
+        if now > 0.0 { (then / now).min(1.0) } else { 0.0 }
+    }
+
     /// Mean step over a few replicas, as a share of that of now.
     pub(crate) fn share_of_now(&self, setting: Setting, change: &Change) -> f64 {
         let (mut before_ns, mut after_ns) = (0.0, 0.0);

@@ -33,12 +33,16 @@ pub(super) fn of_main_thread(figures: &Figures<'_>, share: f64) -> Diagnosis {
 }
 
 fn is_short(figures: &Figures<'_>) -> bool {
+    lacking_share(figures) >= SHORT
+}
+
+/// Of the time, in which a CPU is lacking.
+fn lacking_share(figures: &Figures<'_>) -> f64 {
     let main = &figures.main_threads;
-    let share = match figures.total.steps {
+    match figures.total.steps {
         0 => main.runnable_ns as f64 / main.wall_ns.max(1) as f64,
         _ => figures.share(Cause::Starved) + figures.share(Cause::Preempted),
-    };
-    share >= SHORT
+    }
 }
 
 /// All that it may use: its quota allows no more, or it has the CPUs.
@@ -50,6 +54,13 @@ fn uses_them_up(figures: &Figures<'_>) -> bool {
 fn uses(figures: &Figures<'_>, part: f64) -> bool {
     let cpus = f64::from(figures.cpus);
     cpus > 0.0 && figures.own_cores.is_some_and(|cores| cores >= part * cpus)
+}
+
+/// Whether others hold more than half of the CPUs that the job may use, and most of its time is lost to that: nothing of its own is worth
+/// as much.
+fn others_have_most(figures: &Figures<'_>) -> bool {
+    let lost = lacking_share(figures) >= 0.5 && !figures.storage_sets_the_pace;
+    lost && figures.own_cores.is_some() && !uses(figures, 0.5)
 }
 
 /// Whether those who make batches use CPU time that training lacks: that of the job's own CPUs, or as much as half of what training
@@ -77,7 +88,8 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     } else {
         let mut remedies = vec![if_judged(MoreCores), if_judged(FewerWorkers)];
         remedies.extend(batches_take_what_is_short(figures).then(|| if_judged(CheaperSamples)));
-        remedies.extend(other(without_the_others(figures)));
+        let others = remedy(Other, without_the_others(figures));
+        remedies.push(Remedy { comes_first: others_have_most(figures), ..others });
         remedies
     };
     if figures.wanted.are_far_too_many(figures.cpus) {
@@ -86,7 +98,9 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     } else if figures.trainer_threads.is_some_and(|threads| threads > ONE_THREAD) {
         // Beside others it is the user's own to change, and brought three times the steps where keeping those off was out of reach.
         let at = if uses_them_up(figures) { remedies.len() } else { 0 };
-        remedies.splice(at..at, other(fewer_threads(figures)));
+        let bounded = remedy(Other, fewer_threads(figures));
+        let comes_first = remedies.iter().any(|remedy| remedy.comes_first);
+        remedies.insert(at, Remedy { comes_first, ..bounded });
     }
     remedies
 }
