@@ -19,6 +19,23 @@ const MOST_BESIDE: u32 = 16;
 /// PyTorch's default: batches in advance for each worker.
 const PREFETCH_FACTOR: u32 = 2;
 
+/// Of a cache within a period; fewer draws say little of its share of hits.
+const MIN_DRAWS: u64 = 20;
+/// By how much more of the draws a cache that was filled has than before, and than in the period in which that came to be.
+const FILLED: f64 = 0.25;
+const FULLER: f64 = 0.1;
+
+/// A cache gets full once, in the first pass. That its share of hits goes up and down later, as with an order that is the same in
+/// each pass, is how it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Filling {
+    #[default]
+    Cold,
+    /// The start of the period in which it was found to be fuller.
+    Since(u64),
+    Over,
+}
+
 /// One training step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Step {
@@ -27,6 +44,7 @@ pub(crate) struct Step {
     pub(crate) causes: Causes,
     /// Of the wait for the batch, during which a device still had work.
     pub(crate) hidden_ns: f64,
+    ended_ns: u64,
 }
 
 impl Step {
@@ -36,6 +54,7 @@ impl Step {
         self.samples += f64::from(piece.samples);
         self.causes += &piece.causes;
         self.hidden_ns += piece.hidden_ns.unwrap_or(0) as f64;
+        self.ended_ns = piece.end_ns;
     }
 
     /// Waiting for the batch.
@@ -92,6 +111,9 @@ pub struct Profile {
     pub(crate) services: VecDeque<BatchService>,
     /// What a cache gave of late, by the start of the period.
     caches: VecDeque<(u64, CacheUses)>,
+    filling: Filling,
+    /// Of what was before nothing is kept: the cache was not as full.
+    from_ns: u64,
     /// What the knobs of the cache are set to, where there are such: its bytes, and the processes that read ahead.
     cache_bytes: Option<u64>,
     fetchers: Option<u64>,
@@ -118,6 +140,8 @@ impl Profile {
             beside_ns: 0.0,
             services,
             caches,
+            filling: Filling::default(),
+            from_ns: 0,
             cache_bytes: None,
             fetchers: None,
             settling: 0,
@@ -180,8 +204,34 @@ impl Profile {
         self.begin_anew_unless(before.is_none_or(|before| before == count));
     }
 
+    /// Steps and batches of a first pass, in which a cache was filled, say nothing of those that have the whole of it.
+    fn follow_filling(&mut self) {
+        let mut newest = self.caches.iter().rev().filter(|(_, uses)| uses.draws() >= MIN_DRAWS);
+        let Some((start_ns, uses)) = newest.next() else { return };
+        let mut before = CacheUses::default();
+        newest.for_each(|(_, uses)| before += uses);
+        let (Some(now), Some(before)) = (uses.hit_share(), before.hit_share()) else { return };
+        let start_ns = *start_ns;
+        self.filling = match self.filling {
+            Filling::Cold if now >= before + FILLED => Filling::Since(start_ns),
+            Filling::Since(since_ns) if since_ns < start_ns && now >= before + FULLER => {
+                Filling::Since(start_ns)
+            }
+            Filling::Since(since_ns) if since_ns < start_ns => Filling::Over,
+            same => same,
+        };
+        if self.filling == Filling::Since(start_ns) && self.from_ns < start_ns {
+            self.from_ns = start_ns;
+            self.steps.retain(|step| step.ended_ns >= start_ns);
+            self.services.retain(|service| service.start_ns >= start_ns);
+            self.caches.retain(|(at_ns, _)| *at_ns >= start_ns);
+        }
+    }
+
     fn begin_anew_unless(&mut self, same: bool) {
         if !same {
+            // Who turns a cache watches what comes of it.
+            self.filling = Filling::Over;
             self.caches.clear();
             self.services.clear();
             self.set(self.workers, self.prefetch);
@@ -343,7 +393,7 @@ impl Profiles {
         if service.ready_ns <= service.start_ns {
             return;
         }
-        if let Some(profile) = self.of.get_mut(&key) {
+        if let Some(profile) = self.of.get_mut(&key).filter(|profile| service.start_ns >= profile.from_ns) {
             profile.services.push_back(service.clone());
             if profile.services.len() > MAX_SERVICES {
                 profile.services.pop_front();
@@ -356,7 +406,8 @@ impl Profiles {
         if period.phase != Phase::Training || period.uses.draws() == 0 {
             return;
         }
-        let caches = &mut self.profile(period.rank, period.loader).caches;
+        let profile = self.profile(period.rank, period.loader);
+        let caches = &mut profile.caches;
         match caches.iter_mut().find(|(start_ns, _)| *start_ns == period.start_ns) {
             Some((_, uses)) => *uses += &period.uses,
             None => caches.push_back((period.start_ns, period.uses)),
@@ -364,6 +415,7 @@ impl Profiles {
         if caches.len() > MAX_CACHE_PERIODS {
             caches.pop_front();
         }
+        profile.follow_filling();
     }
 
     /// Of each rank the loader that it trained with for longest.

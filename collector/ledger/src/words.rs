@@ -7,7 +7,8 @@ pub(crate) const LAST_READ_NOTHING: &str = "the last epoch read next to nothing 
 
 /// "+38% (+30% to +45%)".
 pub(crate) fn gain(gain: &Estimate) -> String {
-    let signed = |share: f64| format!("{:+.0}%", 100.0 * share);
+    // Of what is rounded to it, 0 has no sign.
+    let signed = |share: f64| format!("{:+.0}%", (100.0 * share).round() + 0.0);
     format!("{} ({} to {})", signed(gain.value), signed(gain.low), signed(gain.high))
 }
 
