@@ -20,7 +20,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 #[derive(Debug)]
 pub(crate) struct Dropper {
     dropper: OwnedFd,
-    /// It has not said that it is done with the last.
+    /// The last is not known to be done.
     is_busy: bool,
 }
 
@@ -47,8 +47,8 @@ impl Dropper {
 
     fn is_done(&mut self, patience: Timespec) -> bool {
         let _ = poll(&mut [PollFd::new(&self.dropper, PollFlags::IN)], Some(&patience));
-        let said = recv(&self.dropper, &mut [0][..], RecvFlags::DONTWAIT);
-        let is_done = said.is_ok_and(|(length, _)| length > 0);
+        let answer = recv(&self.dropper, &mut [0][..], RecvFlags::DONTWAIT);
+        let is_done = answer.is_ok_and(|(length, _)| length > 0);
         self.is_busy = !is_done;
         is_done
     }
