@@ -160,3 +160,92 @@ def test_a_save_behind_a_whole_epoch_or_a_break_says_nothing(tmp_path):
                 raise KeyboardInterrupt
             except KeyboardInterrupt:
                 checkpointer.save(wait=True)
+
+
+# Each child is sent the signal before it has run any code of its own: by a hook that comes before all of ours, or by its parent.
+FORKS = """
+import os, signal, sys, threading, time
+folder, number, count, thread, hooked = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "thread", sys.argv[5] == "hooked"
+signal.signal(number, signal.SIG_DFL)
+if hooked:
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), number))
+import torch, stallscope
+model = torch.nn.Linear(1, 1)
+made = [stallscope.Checkpointer(f"{folder}/{at}", model=model, signals=[number]) for at in range(count)]
+masks = []
+
+def forks():
+    lost = 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    for _ in range(2 if hooked else 30):
+        child = os.fork()
+        if not child:
+            time.sleep(20)
+            os._exit(0)
+        if not hooked:
+            os.kill(child, number)
+        ended = time.monotonic() + 1
+        while not (found := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < ended:
+            time.sleep(0.0005)
+        if not found[0]:
+            lost += 1
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        else:
+            assert os.WTERMSIG(found[1]) == number
+    masks.append(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+    print(lost)
+
+if thread:
+    one = threading.Thread(target=forks)
+    one.start()
+    one.join()
+else:
+    forks()
+assert masks == [[signal.SIGUSR2]], masks
+for one in made:
+    one.close()
+    if not os.fork():
+        os._exit(0)
+    os.wait()
+assert signal.getsignal(number) == signal.SIG_DFL
+"""
+
+
+@pytest.mark.parametrize("how", ["main", "thread"])
+@pytest.mark.parametrize("sent", ["hooked", "by the parent"])
+@pytest.mark.parametrize("number, count", [(signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGUSR1, 2)])
+def test_a_child_that_is_just_forked_ends_by_the_signal(tmp_path, number, count, sent, how):
+    """Also where several Checkpointers watch, and whichever thread forks. Its thread blocks what it blocked before."""
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    command = [sys.executable, "-c", FORKS, str(tmp_path), str(int(number)), str(count), how, sent]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and done.stdout == "0\n", (done.stdout, done.stderr)
+
+
+def test_a_child_of_a_closed_checkpointer_has_the_handlers_from_before(tmp_path):
+    before = signal.signal(NUMBER, signal.SIG_DFL)
+    first, second = _checkpointers(tmp_path, 2)
+    first.close()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if getattr(signal.getsignal(NUMBER), "__name__", "") == "_came_in_child" else 1)
+    _, status = os.waitpid(child, 0)
+    second.close()
+    after = signal.signal(NUMBER, before)
+    assert status == 0 and after == signal.SIG_DFL
+
+
+def test_a_handler_that_the_script_sets_later_is_the_childs_as_well(tmp_path):
+    before = signal.signal(NUMBER, signal.SIG_DFL)
+    (one,) = _checkpointers(tmp_path, 1)
+    later = []
+    signal.signal(NUMBER, lambda number, frame: later.append(number))
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), NUMBER)
+        os._exit(0 if later == [NUMBER] else 1)
+    _, status = os.waitpid(child, 0)
+    one.close()
+    signal.signal(NUMBER, before)
+    assert status == 0

@@ -17,6 +17,13 @@ from .errors import printable
 # Schedulers give 30 s by default before they kill.
 GRACE_S = 25.0
 
+# Those that watch signals now, the oldest first.
+_watching = []
+# What is registered for forks stays so.
+_looks_after_forks = False
+# Of each thread, what its mask was before the forks that are under way in it.
+_forking = threading.local()
+
 
 class Termination:
     """Watches for signals in this process, from its main thread; elsewhere it watches nothing. `names`: as "SIGUSR1"."""
@@ -34,13 +41,15 @@ class Termination:
         numbers = [_number(name) for name in ([names] if isinstance(names, (str, int)) else names)]
         if threading.current_thread() is not threading.main_thread():
             return
+        _look_after_forks()
+        _watching.append(self)
         for number in numbers:
             previous = signal.getsignal(number)
             if previous is not None and previous is not signal.SIG_IGN:
+                self.previous.setdefault(number, previous)
                 signal.signal(number, self._came)
-                self.previous[number] = previous
-        if self.previous:
-            os.register_at_fork(after_in_child=self._forked)
+        if not self.previous:
+            _watching.remove(self)
 
     @property
     def name(self):
@@ -48,9 +57,10 @@ class Termination:
         return signal.Signals(self._came_first).name
 
     def _came(self, number, frame):
-        if number not in self.previous:
-            # Another Checkpointer, which was made later and closed later, has put this one's back.
-            _let_through(self._former[number], number, frame)
+        if number not in self.previous or os.getpid() != self.pid:
+            # Another Checkpointer, which was made later and closed later, has put this one's back; or the signal is a child's own, which it was
+            # sent before any code of ours ran there.
+            _let_through(_beyond(self._came, number, closed=os.getpid() == self.pid), number, frame)
             return
         if self._expired:
             _let_through(self.previous[number], number, frame)
@@ -94,15 +104,18 @@ class Termination:
     def _give_back(self):
         watched, self.previous = self.previous, {}
         self._former = watched
-        for number, previous in watched.items():
+        if self in _watching:
+            _watching.remove(self)
+        for number in watched:
             if signal.getsignal(number) == self._came:
-                signal.signal(number, previous)
+                signal.signal(number, _beyond(self._came, number, closed=True))
 
     def _forked(self):
         watched = self.previous
         if watched:
             self._give_back()
-        for number, previous in watched.items():
+        for number in watched:
+            previous = signal.getsignal(number)
             # By SIGTERM torch's own handler ends a worker, with or without us.
             if number != signal.SIGTERM and previous in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, self._came_in_child)
@@ -116,6 +129,59 @@ class Termination:
             return
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         _let_through(default, number, frame)
+
+
+def _look_after_forks():
+    global _looks_after_forks
+    if not _looks_after_forks:
+        _looks_after_forks = True
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
+def _before_fork():
+    """A child has our handlers until _after_in_child, and what comes in between would be lost: Python drops it, or a handler of ours notes it where
+    nobody looks. So that has to wait for the handler before, where that is the system's own. Handlers of the script's get what they always get: what
+    they raise within here would be lost."""
+    before = None
+    try:
+        numbers = {number for one in list(_watching) for number in list(one.previous)}
+        numbers = {number for number in numbers if _is_ours(signal.getsignal(number)) and _beyond(signal.getsignal(number), number) == signal.SIG_DFL}
+        if numbers:
+            # As it was, before anything changes: handlers run within these calls, and may raise.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    finally:
+        if not hasattr(_forking, "masks"):
+            _forking.masks = []
+        _forking.masks.append(before)
+
+
+def _after_in_parent():
+    before = _forking.masks.pop()
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _after_in_child():
+    try:
+        for one in reversed(list(_watching)):
+            one._forked()
+    finally:
+        _after_in_parent()
+
+
+def _is_ours(handler):
+    return isinstance(getattr(handler, "__self__", None), Termination) and handler == handler.__self__._came
+
+
+def _beyond(handler, number, closed=False):
+    """Whose the signal was before `handler`, a Termination's, and all others of ours before it; with `closed`, before it and those that are closed."""
+    while _is_ours(handler):
+        one = handler.__self__
+        if closed and number in one.previous:
+            break
+        handler = one.previous[number] if number in one.previous else one._former[number]
+    return handler
 
 
 def _let_through(previous, number, frame):
