@@ -137,7 +137,7 @@ class Checkpointer:
         self._idle = Idle(self._job.objects)
         self._in_flight: dict[str, Any] = {}
         # What cannot be saved raises now rather than in the midst of training, and on all ranks: none waits for one that failed.
-        encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True), _shards)
+        encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True, trial=True), _shards)
         if not sharded:
             self._ranks.refuse_unlike(self._job.forms())
         self._telling.warn_of_untrusted(self._job.untrusted)
@@ -413,7 +413,7 @@ class Checkpointer:
 
     def _prepare(self):
         try:
-            _, tensors = self._job.take_apart(self._step, "", self._has_tensors)
+            _, tensors = self._job.take_apart(self._step, "", self._has_tensors, trial=True)
             self._copying.prepare(tensors, self._job.still())
         except Exception as error:
             if raised_by_signal(error):

@@ -2,8 +2,11 @@
 
 import itertools
 
+import torch.utils.data
+
 from stallscope.data.resume.between import Between
 from stallscope.data.resume.given import position
+from stallscope.data.resume.position import Positioned
 
 from .errors import CheckpointError
 
@@ -17,6 +20,19 @@ def of(loader):
     if isinstance(loader, (list, tuple)):
         return Loaders({str(at): one for at, one in enumerate(loader)})
     return position(loader)
+
+
+def state_of(loader, trial):
+    """The state of what of() gave. A `trial` asks those of ours alone: torchdata's makes its iterator when it is asked, for which it draws a seed
+    earlier than the loop would."""
+    if isinstance(loader, Loaders):
+        return loader.state_dict(trial)
+    return {} if trial and not isinstance(loader, Positioned) else loader.state_dict()
+
+
+def may_be_tried(one):
+    """Whether a trial may ask this object for its state."""
+    return isinstance(one, Positioned) or not isinstance(one, torch.utils.data.DataLoader)
 
 
 class Loaders:
@@ -52,9 +68,9 @@ class Loaders:
         first = next(iter(self.loaders.values()))
         return first.draws_again() if hasattr(first, "draws_again") else None
 
-    def state_dict(self):
+    def state_dict(self, trial=False):
         """Of each by its name, and `epoch`, that of the first."""
-        states = {name: one.state_dict() for name, one in self.loaders.items()}
+        states = {name: state_of(one, trial) for name, one in self.loaders.items()}
         first = next(iter(states.values()))
         return {"epoch": first.get("epoch"), "loaders": states}
 

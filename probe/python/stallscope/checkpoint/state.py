@@ -10,6 +10,7 @@ import torch
 
 from stallscope import _random
 
+from . import loaders
 from .dtensors import is_dtensor, refuse_unknown
 from .errors import CheckpointError
 from .loading import own_prefixes
@@ -58,13 +59,13 @@ class Job:
                 if not callable(getattr(one, method, None)):
                     raise TypeError(f"{name}: a {type(one).__name__} has no {method}(), so its state cannot be saved")
 
-    def take_apart(self, step, why, whole):
+    def take_apart(self, step, why, whole, trial=False):
         """(JSON, tensors by name) of this rank's part: what is its own, its parts of DTensors, and, where `whole`, all else that the
-        objects have. The tensors are the live ones."""
+        objects have. The tensors are the live ones. Of a `trial` nothing is saved: it lacks what to ask for changes the job."""
         writer = Writer()
         own = {"random": _random.capture()}
         if self.loader is not None:
-            own["loader"] = self.loader.state_dict()
+            own["loader"] = loaders.state_of(self.loader, trial)
         encoded = {
             "format": FORMAT,
             "step": step,
@@ -75,7 +76,7 @@ class Job:
         tensors = writer.tensors
         if whole or self.is_distributed:
             own_tensors = dict(tensors)
-            objects = self._encoded_objects(writer)
+            objects = self._encoded_objects(writer, trial)
             if whole:
                 encoded.update(objects)
             else:
@@ -86,10 +87,11 @@ class Job:
         self.untrusted = writer.untrusted
         return encoded, tensors
 
-    def _encoded_objects(self, writer):
+    def _encoded_objects(self, writer, trial):
         # Tensors' names begin with the object's, and none can be called so: it is a parameter of Checkpointer.
         encoded = {"user": writer.encode(self.user, "state")}
-        encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in self.objects.items()}
+        asked = {name: one for name, one in self.objects.items() if not trial or loaders.may_be_tried(one)}
+        encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in asked.items()}
         optimizers = {name: one for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
         if self.is_distributed is None:
             # Before the first step an optimiser's state has none of them.

@@ -15,6 +15,7 @@ from stallscope._hooks.knobs import raised_by_signal
 from stallscope._keys import distinguishable
 
 from . import dtensors, kinds, special
+from .depth import too_deep
 from .errors import CheckpointError
 from .unread import Unread
 
@@ -72,32 +73,39 @@ class Writer:
         self._lazy = 0
 
     def encode(self, value, name):
-        """`value` as JSON; its tensors are called `name/…`."""
+        """`value` as JSON; its tensors are called `name/…`. CheckpointError where it cannot be."""
+        try:
+            return self._encode(value, name)
+        except RecursionError:
+            pass
+        raise CheckpointError(too_deep(value, name))
+
+    def _encode(self, value, name):
         kind = type(value)
         if kind is int and value.bit_length() > _JSON_BITS:
             return {"int": hex(value)}
         if kind in _PLAIN:
             return value
         if kind is list:
-            return [self.encode(one, f"{name}/{at}") for at, one in enumerate(value)]
+            return [self._encode(one, f"{name}/{at}") for at, one in enumerate(value)]
         if kind is tuple:
-            return {"tuple": [self.encode(one, f"{name}/{at}") for at, one in enumerate(value)]}
+            return {"tuple": [self._encode(one, f"{name}/{at}") for at, one in enumerate(value)]}
         if kind is dict:
             if all(type(key) is str for key in value):
-                return {"dict": {key: self.encode(one, f"{name}/{key}") for key, one in value.items()}}
+                return {"dict": {key: self._encode(one, f"{name}/{key}") for key, one in value.items()}}
             return {"pairs": self._pairs(value, name)}
         if kind is collections.OrderedDict:
             encoded = {"ordered": self._pairs(value, name)}
             metadata = getattr(value, "_metadata", None)
             # What modules say of the version of their state.
-            return {"module": [encoded, self.encode(metadata, name)]} if metadata is not None else encoded
+            return {"module": [encoded, self._encode(metadata, name)]} if metadata is not None else encoded
         if kind in (torch.Tensor, torch.nn.Parameter) and _is_simple(value):
             return _as_it_trains(self._tensor(value.detach(), name), value)
         if dtensors.is_dtensor(value):
             return _as_it_trains(self._dtensor(value.detach(), name), value)
         refuse_distributed(value, name)
         if kind in (torch.Tensor, torch.nn.Parameter):
-            made = special.encode(value.detach(), lambda one, below: self.encode(one, f"{name}/{below}"))
+            made = special.encode(value.detach(), lambda one, below: self._encode(one, f"{name}/{below}"))
             if made is not None:
                 return _as_it_trains(made, value)
         if kind in _LAZY.values():
@@ -112,15 +120,15 @@ class Writer:
         if kind is torch.device:
             return {"device": str(value)}
         if kind in (set, frozenset):
-            return {"set": [self.encode(one, name) for one in value], "frozen": kind is frozenset}
-        for form in (self._numpy(value, name), kinds.encode(value, lambda one, below: self.encode(one, f"{name}/{below}"), self._spare)):
+            return {"set": [self._encode(one, name) for one in value], "frozen": kind is frozenset}
+        for form in (self._numpy(value, name), kinds.encode(value, lambda one, below: self._encode(one, f"{name}/{below}"), self._spare)):
             if form is not None:
                 return form
         self.untrusted[name] = kind
         return {"pickle": _pickled(value, name)}
 
     def _pairs(self, value, name):
-        return [[self.encode(key, name), self.encode(one, f"{name}/{key}")] for key, one in value.items()]
+        return [[self._encode(key, name), self._encode(one, f"{name}/{key}")] for key, one in value.items()]
 
     def _tensor(self, tensor, name):
         if tensor.numel() and tensor.device.type == "cpu" and not tensor.data_ptr():
