@@ -13,10 +13,11 @@ from stallscope._hooks.knobs import raised_by_signal
 
 from . import loaders
 from .devices import on_devices_of
-from .dtensors import Likes, is_dtensor, local_of
+from .dtensors import Likes, is_dtensor
 from .errors import CheckpointError, printable
 from .fitting import check, demand_form, fitting, in_its_order, shares_memory
 from .loading import has_own_extra_state, own_prefixes
+from .ownership import memory_of, owned
 from .state import FORMAT, parameters_of
 from .tree import Reader, Writer
 from .unread import Unread, fill
@@ -163,9 +164,11 @@ class Restoring:
             yield from filter(is_dtensor, found)
 
     def _set(self, name, one, state):
-        """The state of what may refuse it. An optimiser takes tensors that are unread, in whose places those come that it had or
+        """The state of what may refuse it. An optimiser takes tensors that are unread, in whose places those come that it alone had or
         empty ones, untouched until finish(); whatever else may write into what it has."""
         streams = isinstance(one, torch.optim.Optimizer) and _loads_as_torch_does(one)
+        # Before anything here refers to them.
+        its_own = owned(one, self.job.objects.values()) if streams else ()
         before = one.state_dict() if streams else _copied(one.state_dict())
         had = dict(one.state) if streams else None
         self._undo.append(functools.partial(one.load_state_dict, before))
@@ -173,7 +176,7 @@ class Restoring:
             load(name, one, _beside_parameters_on_devices_of(before, state) if streams else on_devices_of(before, state))
             if streams:
                 self._had.append((one, had))
-                self._places += _given_places(name, one, had)
+                self._places += _given_places(name, one, had, its_own)
 
     def _put_back_position(self):
         if self.own is None:
@@ -238,42 +241,54 @@ def _may_refuse(one):
     return not isinstance(one, torch.nn.Module) or bool(own_prefixes(one)) or has_own_extra_state(one)
 
 
-def _given_places(name, optimizer, had):
+def _given_places(name, optimizer, had, its_own):
     """[(unread tensor, where it is to be read to)]: what was unread in the optimiser's state has such a place in its stead, one that
-    it `had` where that is alike, can be written to and is no parameter's."""
-    places, memory = {}, {_memory(parameter) for parameter in parameters_of(optimizer) if not torch.nn.parameter.is_lazy(parameter)}
+    it `had` where that is one of `its_own` (id()s, of ownership.owned()), alike, can be written to and is no parameter's."""
+    placing = _Placing(its_own, {memory_of(parameter) for parameter in parameters_of(optimizer) if not torch.nn.parameter.is_lazy(parameter)})
     for number, parameter in enumerate(list(optimizer.state)):
         state = optimizer.state[parameter]
-        optimizer.state[parameter] = _placed(state, had.get(parameter), parameter, f"{name}/state/{number}", places, memory)
-    return list(places.values())
+        optimizer.state[parameter] = placing.placed(state, had.get(parameter), parameter, f"{name}/state/{number}")
+    return list(placing.places.values())
 
 
-def _placed(value, had, parameter, name, places, memory):
-    if isinstance(value, Unread):
+class _Placing:
+    """`taken`: memory that nothing more may be read to."""
+
+    def __init__(self, its_own, taken):
+        self.its_own = its_own
+        self.taken = taken
+        self.places = {}
+
+    def placed(self, value, had, parameter, name):
+        if isinstance(value, Unread):
+            return self._place(value, had, parameter, name)
+        if isinstance(value, dict):
+            had = had if isinstance(had, dict) else {}
+            placed = {key: self.placed(one, had.get(key), parameter, f"{name}/{key}") for key, one in value.items()}
+            if type(value) is dict:
+                return placed
+            # With whatever else it has, as the version that modules put down in their states.
+            for key in placed:
+                value[key] = placed[key]
+            return value
+        if type(value) in (list, tuple):
+            had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
+            return type(value)(self.placed(one, its, parameter, name) for one, its in zip(value, had))
+        return value
+
+    def _place(self, value, had, parameter, name):
         # Several parameters may have one together, but for one that lies as its parameter does.
         key = id(value), id(parameter) if is_dtensor(parameter) else None
-        if key in places:
-            return places[key][1]
+        if key in self.places:
+            return self.places[key][1]
         alike = isinstance(had, torch.Tensor) and is_dtensor(had) == is_dtensor(parameter) and not had.requires_grad
         alike = alike and (had.shape, had.dtype, had.device) == (value.shape, value.dtype, value.device)
-        # What shares memory here may have been apart when it was saved.
-        if not alike or had.is_inference() or shares_memory(had) or _memory(had) in memory:
+        # Others' tensors stay what they are, as with torch; and what shares memory here may have been apart when it was saved.
+        if not alike or id(had) not in self.its_own or had.is_inference() or shares_memory(had) or memory_of(had) in self.taken:
             had = value.placed(parameter, name)
-        memory.add(_memory(had))
-        places[key] = value, had
+        self.taken.add(memory_of(had))
+        self.places[key] = value, had
         return had
-    if type(value) is dict:
-        had = had if isinstance(had, dict) else {}
-        return {key: _placed(one, had.get(key), parameter, f"{name}/{key}", places, memory) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
-        return type(value)(_placed(one, its, parameter, name, places, memory) for one, its in zip(value, had))
-    return value
-
-
-def _memory(tensor):
-    local = local_of(tensor) if is_dtensor(tensor) else tensor
-    return (local.untyped_storage() if hasattr(local, "untyped_storage") else local.storage()).data_ptr()
 
 
 def load(name, one, state):

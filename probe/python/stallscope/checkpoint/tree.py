@@ -81,6 +81,9 @@ class Writer:
         raise CheckpointError(too_deep(value, name))
 
     def _encode(self, value, name):
+        if isinstance(value, Unread):
+            # Of a restore, where a class of the script's own keeps it.
+            value = value.value()
         kind = type(value)
         if kind is int and value.bit_length() > _JSON_BITS:
             return {"int": hex(value)}
