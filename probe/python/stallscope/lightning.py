@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 
+import torch
+
 from stallscope import Checkpointer, _notices
 from stallscope.data.resume.position import before
 
@@ -19,6 +21,8 @@ except ImportError:
 
 # What callbacks have set otherwise than the fit began with, as an epoch began: a Trainer that resumes within it has it not done again.
 _TO_ACCUMULATE, _TRAINED = "stallscope: accumulate_grad_batches", "stallscope: requires_grad"
+# What stands for the whole state until the first step.
+_WEIGHTS = "stallscope: weights"
 
 
 class _Trainer:
@@ -29,8 +33,13 @@ class _Trainer:
         self.given_to_accumulate = trainer.accumulate_grad_batches
         self.to_accumulate = None
         self.given_to_train = self._trained()
+        # Whether a step was trained: from then on Lightning's own ModelCheckpoint would ask what is to be saved.
+        self.has_stepped = False
 
     def state_dict(self):
+        if not self.has_stepped:
+            # What hooks of the script's put into a checkpoint may be made as training begins.
+            return {_WEIGHTS: self._weights(), _TRAINED: self._trained()}
         state = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         state["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
         if self.trainer.accumulate_grad_batches != self.given_to_accumulate:
@@ -39,6 +48,9 @@ class _Trainer:
         return state
 
     def load_state_dict(self, state):
+        if _WEIGHTS in state:
+            self._take_back(state)
+            return
         self.to_accumulate = state.pop(_TO_ACCUMULATE, None)
         trained = state.pop(_TRAINED, {})
         # Optimisers and loops follow: Lightning takes them from here when it has called all on_fit_start.
@@ -50,6 +62,23 @@ class _Trainer:
         connector.restore_callbacks()
         for name, parameter in self.trainer.lightning_module.named_parameters():
             parameter.requires_grad_(trained.get(name, parameter.requires_grad))
+
+    def _take_back(self, before):
+        """What state_dict() gave before a state was loaded that was refused: Lightning is to load none."""
+        self.to_accumulate = None
+        self.trainer._checkpoint_connector._loaded_checkpoint = {}
+        weights = self._weights()
+        with torch.no_grad():
+            for name, one in before[_WEIGHTS].items():
+                if name in weights:
+                    weights[name].copy_(one)
+        for name, parameter in self.trainer.lightning_module.named_parameters():
+            parameter.requires_grad_(before[_TRAINED].get(name, parameter.requires_grad))
+
+    def _weights(self):
+        module = self.trainer.lightning_module
+        named = [*module.named_parameters(), *module.named_buffers()]
+        return {name: one.detach() for name, one in named if not torch.nn.parameter.is_lazy(one)}
 
     def _trained(self):
         return {name: one.requires_grad for name, one in self.trainer.lightning_module.named_parameters()}
@@ -147,6 +176,7 @@ class CheckpointCallback(Callback):
                     2,
                 )
             return
+        self._trainer.has_stepped = True
         self._checkpointer._pass_over(self._passed)
         self._passed, self._could_save = 0, True
         self._checkpointer.step()
