@@ -36,6 +36,7 @@ mod image;
 pub mod interval;
 mod locking;
 mod manifest;
+mod measured;
 mod names;
 mod pace;
 mod persist;

@@ -80,8 +80,8 @@ pub struct Manifest {
     /// of before runs had names: all of these count as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// What the caller measured of this state, by name; all of them finite.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// What the caller measured of this state, by name; none of them NaN.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "crate::measured")]
     pub metrics: BTreeMap<String, f64>,
     /// What stays of this run besides its newest checkpoints.
     #[serde(default)]

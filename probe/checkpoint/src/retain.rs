@@ -50,7 +50,7 @@ impl Best {
         };
         let mut ranked: Vec<(f64, &Entry)> = committed(entries)
             .filter_map(|(entry, _)| Some((value(entry)?, entry)))
-            .filter(|(value, _)| value.is_finite())
+            .filter(|(value, _)| !value.is_nan())
             .collect();
         // Entries come newest first, and a stable sort keeps the order of equals.
         ranked.reverse();
@@ -181,6 +181,12 @@ mod tests {
         assert_eq!(steps(&best(Mode::Min, 1).stays(&found)), [2], "of equals the earlier");
         assert_eq!(steps(&best(Mode::Min, 2).stays(&found)), [2, 5]);
         assert_eq!(steps(&best(Mode::Max, 2).stays(&found)), [1, 6]);
+        let infinite: Vec<_> = [(1, f64::INFINITY), (2, 0.3), (3, f64::NEG_INFINITY), (4, f64::INFINITY)]
+            .map(|(step, value)| (step, 0, Some(value), true))
+            .into();
+        let found_infinite = entries(&infinite);
+        assert_eq!(steps(&best(Mode::Max, 1).stays(&found_infinite)), [1], "more than any number, and the earlier");
+        assert_eq!(steps(&best(Mode::Min, 2).stays(&found_infinite)), [2, 3]);
         let mut unread = saved;
         unread[1].3 = false;
         assert_eq!(steps(&best(Mode::Min, 1).stays(&entries(&unread))), [2, 5], "2 may be damaged");

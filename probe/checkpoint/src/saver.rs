@@ -267,8 +267,8 @@ impl Saver {
         self.persist_measured(snapshot, ticket, user, BTreeMap::new())
     }
 
-    /// The same of a state of which something was measured, such as its loss in validation; values that are not finite are
-    /// left out. Rank 0's hold.
+    /// The same of a state of which something was measured, such as its loss in validation; NaN is left
+    /// out. Rank 0's hold.
     pub fn persist_measured(
         &self,
         snapshot: Snapshot,
@@ -276,7 +276,7 @@ impl Saver {
         user: Vec<u8>,
         mut metrics: BTreeMap<String, f64>,
     ) -> Result<()> {
-        metrics.retain(|_, value| value.is_finite());
+        metrics.retain(|_, value| !value.is_nan());
         if user.len() as u64 > MOST_USER_BYTES {
             return Err(Error::Refused(
                 "the user state is larger than 1 GiB; save its large parts as tensors".into(),

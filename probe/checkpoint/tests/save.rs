@@ -393,6 +393,16 @@ fn a_run_collects_its_own_checkpoints_alone() {
 
 #[test]
 fn what_a_run_retains_stays_whichever_run_collects() {
+    retained(&[(3, 0.5), (5, 0.2), (8, f64::INFINITY), (12, 0.4), (15, 0.3), (19, 0.9)], 0.2);
+}
+
+#[test]
+fn an_infinite_metric_may_be_the_best_and_nan_is_not() {
+    retained(&[(3, 0.5), (5, f64::NEG_INFINITY), (8, f64::NAN), (12, 0.4), (19, 0.9)], f64::NEG_INFINITY);
+}
+
+/// Saves each step with its loss, of which that of step 5 is the least and that of step 19 the last.
+fn retained(losses: &[(u64, f64)], least: f64) {
     let dir = tempfile::tempdir().unwrap();
     let best = Best { metric: "loss".into(), mode: Mode::Min, keep: 1 };
     let retain = Retain { every_steps: Some(10), every_s: None, best: Some(best) };
@@ -400,8 +410,7 @@ fn what_a_run_retains_stays_whichever_run_collects() {
     let weights = [1.0_f32; 8];
     let spec = TensorSpec { name: "weights".into(), dtype: Dtype::F32, shape: vec![8] };
     let plan = Plan::of(vec![spec], &[]).unwrap();
-    let losses = [(3, 0.5), (5, 0.2), (8, f64::INFINITY), (12, 0.4), (15, 0.3), (19, 0.9)];
-    for (step, loss) in losses {
+    for &(step, loss) in losses {
         // SAFETY: the array outlives this and nobody writes to it.
         let snapshot = unsafe { saver.snapshot(&plan, &[Source::Now(weights.as_ptr().cast())]).unwrap() };
         let metrics = [("loss".to_owned(), loss)].into();
@@ -412,7 +421,7 @@ fn what_a_run_retains_stays_whichever_run_collects() {
     let store = Store::open(dir.path());
     let steps = || store.list().unwrap().into_iter().map(|entry| entry.step).collect::<Vec<_>>();
     assert_eq!(steps(), [19, 12, 5], "the newest, the first from 10 on, the best");
-    assert_eq!(store.checkpoint("best").unwrap().manifest.metrics["loss"], 0.2);
+    assert_eq!(store.checkpoint("best").unwrap().manifest.metrics["loss"], least);
     assert_eq!(store.checkpoint("19").unwrap().manifest.retain, retain);
     assert!(store.collect(1, false).unwrap().removed.is_empty());
     assert_eq!(steps(), [19, 12, 5]);
