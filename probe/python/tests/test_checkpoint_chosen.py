@@ -74,6 +74,17 @@ def test_the_best_stays_and_comes_back(tmp_path):
     assert checkpoints(tmp_path) == ["step-000000002.2"]
 
 
+@pytest.mark.parametrize("mode, values, best", [("max", [1, float("inf"), 5, float("nan")], 1), ("min", [1, float("-inf"), float("-inf"), 0], 1)])
+def test_an_infinite_metric_may_be_the_best(tmp_path, mode, values, best):
+    model = torch.nn.Linear(2, 1)
+    with Checkpointer(tmp_path, model=model, every=1000, keep=1, monitor="score", mode=mode) as checkpointer:
+        for value in values:
+            checkpointer.save(wait=True, metrics={"score": value})
+            checkpointer.step()
+        assert checkpointer.restore("best").step == best
+    assert checkpoints(tmp_path) == named(best, len(values) - 1)
+
+
 def test_no_best_without_a_metric(tmp_path):
     with Checkpointer(tmp_path, model=torch.nn.Linear(2, 1), every=1000, monitor="loss") as checkpointer:
         checkpointer.save(wait=True)

@@ -83,6 +83,8 @@ def test_numpys_strings_and_dates_come_back():
         numpy.bytes_(b"two"),
         numpy.array(["2026-01-02", "NaT"], dtype="datetime64[D]"),
         numpy.timedelta64(3, "s"),
+        numpy.complex64(1 - 2j),
+        numpy.complex128(float("inf")),
     ]
     for before, after in zip(values, again(values)):
         assert type(before) is type(after) and before.dtype == after.dtype

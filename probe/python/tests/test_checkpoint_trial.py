@@ -67,7 +67,6 @@ def test_a_loader_that_is_iterated_later_than_the_first_step_draws_then(tmp_path
         assert not torch.equal(torch.get_rng_state(), before)
 
 
-
 @pytest.mark.parametrize("where", ["list", "dict", "far below"])
 def test_a_state_that_contains_itself_is_refused_by_name(tmp_path, where):
     inner = {"list": [1], "dict": {"a": 1}, "far below": {"a": [({"b": 1},)]}}[where]

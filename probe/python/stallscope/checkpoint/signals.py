@@ -4,6 +4,8 @@ The handler only notes it: in the midst of a step the state is in pieces. The ne
 on to the handler before. Where no step comes in time, a thread says so and lets the signal through.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal
@@ -18,7 +20,7 @@ from .errors import printable
 GRACE_S = 25.0
 
 # Those that watch signals now, the oldest first.
-_watching = []
+_watching: list[Termination] = []
 # What is registered for forks stays so.
 _looks_after_forks = False
 # Of each thread, what its mask was before the forks that are under way in it.

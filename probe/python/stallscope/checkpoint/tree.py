@@ -199,7 +199,7 @@ class Writer:
                 # A type that torch does not have, or the other byte order.
                 return None
             return {"numpy": self._tensor(tensor, name)} if tensor.dtype in _NAMES else None
-        if isinstance(value, (numpy.integer, numpy.floating, numpy.bool_)):
+        if isinstance(value, (numpy.number, numpy.bool_)):
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
         return None
 
