@@ -185,7 +185,11 @@ mod tests {
             .map(|(step, value)| (step, 0, Some(value), true))
             .into();
         let found_infinite = entries(&infinite);
-        assert_eq!(steps(&best(Mode::Max, 1).stays(&found_infinite)), [1], "more than any number, and the earlier");
+        assert_eq!(
+            steps(&best(Mode::Max, 1).stays(&found_infinite)),
+            [1],
+            "more than any number, and the earlier"
+        );
         assert_eq!(steps(&best(Mode::Min, 2).stays(&found_infinite)), [2, 3]);
         let mut unread = saved;
         unread[1].3 = false;

@@ -135,7 +135,7 @@ def test_moments_stay_where_they_are(tmp_path):
     optimizer = trained(model)
     with Checkpointer(tmp_path, model=model, optimizer=optimizer) as checkpointer:
         checkpointer.save(wait=True)
-        # No reference to them: whoever has one keeps what it has, as with torch.
+        # No reference to them, which would keep what it refers to, as with torch.
         place = {key: optimizer.state[model.weight][key].data_ptr() for key in ("exp_avg", "exp_avg_sq")}
         before = copy.deepcopy(optimizer.state[model.weight])
         optimizer.state[model.weight]["exp_avg"].fill_(7)

@@ -18,10 +18,10 @@ def owned(optimizer, objects):
     own, to it, to its memory, or to a dict or list on the way to it; and where it lies in the memory of another object."""
     found = set()
     if "state" in vars(optimizer) and _references(vars(optimizer), "state") == _ONE:
-        others = _others(optimizer, objects)
+        others, alone = _others(optimizer, objects), _counts(torch.empty(1, device="cpu"))
         state = optimizer.state
         for key in list(state):
-            _collect(state, key, others, found)
+            _collect(state, key, others, alone, found)
     return found
 
 
@@ -30,16 +30,18 @@ def memory_of(tensor):
     return _storage(tensor).data_ptr()
 
 
-def _collect(container, key, others, found):
+def _collect(container, key, others, alone, found):
     if _references(container, key) != _ONE:
         return
     one = container[key]
     if isinstance(one, torch.Tensor):
-        if one.layout is torch.strided and _counts(one) == _alone() and memory_of(one) not in others:
+        # What others' classes of tensors hold is not known.
+        is_known = is_dtensor(one) or type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided
+        if is_known and _counts(one) == alone and memory_of(one) not in others:
             found.add(id(one))
     elif type(one) in _DICTS or type(one) in (list, tuple):
         for below in list(one) if type(one) in _DICTS else range(len(one)):
-            _collect(one, below, others, found)
+            _collect(one, below, others, alone, found)
 
 
 def _references(container, key):
@@ -57,10 +59,6 @@ def _counts(tensor):
     return (*counts, tensor._use_count() if hasattr(tensor, "_use_count") else 1)
 
 
-def _alone():
-    return _counts(torch.empty(1, device="cpu"))
-
-
 def _others(optimizer, objects):
     memory = set()
     for one in objects:
@@ -70,13 +68,17 @@ def _others(optimizer, objects):
             tensors = _tensors(list(one.state.values()))
         else:
             continue
-        memory.update(memory_of(tensor) for tensor in tensors if _has_storage(tensor))
+        memory.update(map(_begin, tensors))
     # Of tensors without elements.
     return memory - {0}
 
 
-def _has_storage(tensor):
-    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided
+def _begin(tensor):
+    try:
+        return memory_of(tensor)
+    except (NotImplementedError, RuntimeError, ValueError):
+        # Sparse and lazy ones have no storage, nor have those of some classes.
+        return 0
 
 
 def _tensors(value):

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import types
 
 from stallscope import _notices
 
@@ -173,7 +174,7 @@ def _after_in_child():
 
 
 def _is_ours(handler):
-    return isinstance(getattr(handler, "__self__", None), Termination) and handler == handler.__self__._came
+    return isinstance(handler, types.MethodType) and handler.__func__ is Termination._came
 
 
 def _beyond(handler, number, closed=False):
