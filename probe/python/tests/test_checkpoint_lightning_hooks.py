@@ -110,9 +110,10 @@ def test_hooks_that_need_what_training_made_are_asked_from_the_first_step_on(tmp
     whole, cut, resumed, other, fits = lines
     assert (whole["error"], whole["steps"]) == (None, 20), whole
     assert whole["asked"] and min(whole["asked"]) >= 1
-    assert cut["steps"] == 9 and resumed["start"] == 8
+    # A save that is due while no memory for it is free comes later.
+    assert cut["steps"] == 9 and 4 <= resumed["start"] <= 9
     assert resumed["steps"] == 20 and resumed["end"] == whole["end"] and resumed["counts"] == whole["counts"]
-    assert min(resumed["asked"]) > 8
+    assert min(resumed["asked"]) > resumed["start"]
     # Another model is refused, and leaves what was there; or trains from the beginning.
     assert other["error"] == "CheckpointError" and other["unchanged"] and other["steps"] == 0, other
     assert fits["error"] is None and fits["misfits"] and fits["as before"] and fits["steps"] == 20, fits
