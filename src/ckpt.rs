@@ -264,7 +264,7 @@ fn entry_json(entry: &Entry) -> Value {
         "written_bytes": manifest.map(|manifest| manifest.written_bytes),
         "reused_bytes": manifest.map(|manifest| manifest.reused_bytes),
         "run": manifest.and_then(|manifest| manifest.run.as_ref()),
-        "metrics": manifest.map(|manifest| &manifest.metrics),
+        "metrics": manifest.map(stallscope_checkpoint::Manifest::written_metrics),
     })
 }
 

@@ -3,6 +3,7 @@
 use crate::error::{Doing, Error, Result};
 use crate::files::open_plain;
 use crate::image::BLOCK;
+use crate::measured;
 use crate::retain::Retain;
 use crate::tensor::{Dtype, TensorSpec};
 use serde::de::DeserializeOwned;
@@ -259,6 +260,11 @@ fn is_plain(name: &str) -> bool {
 }
 
 impl Manifest {
+    /// [`Manifest::metrics`] as numbers that JSON has: an infinite one is the largest that there is.
+    pub fn written_metrics(&self) -> BTreeMap<&str, f64> {
+        self.metrics.iter().map(|(name, value)| (name.as_str(), measured::written(*value))).collect()
+    }
+
     /// How many ranks saved it.
     pub fn world(&self) -> u32 {
         self.parts.len() as u32

@@ -8,8 +8,12 @@ pub(crate) fn serialize<S: Serializer>(
     metrics: &BTreeMap<String, f64>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    let finite = |value: f64| if value.is_infinite() { f64::MAX.copysign(value) } else { value };
-    serializer.collect_map(metrics.iter().map(|(name, value)| (name, finite(*value))))
+    serializer.collect_map(metrics.iter().map(|(name, value)| (name, written(*value))))
+}
+
+/// A metric as a number that JSON has.
+pub(crate) fn written(value: f64) -> f64 {
+    if value.is_infinite() { f64::MAX.copysign(value) } else { value }
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
