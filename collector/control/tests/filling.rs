@@ -1,7 +1,6 @@
 //! What the model learns from while a cache is filled, and after.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-#[allow(dead_code, reason = "each test file uses its part")]
 mod toy;
 
 use stallscope_control::{Profile, Profiles, outlook};
