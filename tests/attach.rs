@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{self, Killed, Sandbox, causes_ns, job, privileged, python, text, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use support::{Killed, Sandbox, causes_ns, job, privileged, python, text, wait_until};
 
 #[test]
 fn a_process_that_is_not_there_is_one_sentence() {

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
-use support::{Sandbox, causes_ns, job, python, text};
+use crate::support::{Sandbox, causes_ns, job, python, text};
 
 #[test]
 fn every_place_tells_the_same_of_checkpoints_and_each_phase_has_its_own() {

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, text};
 use serde_json::Value;
 use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
 use std::time::Duration;
-use support::{Sandbox, text};
 
 /// A folder `ckpts` with checkpoints of these steps.
 fn saved(name: &str, steps: &[u64]) -> Sandbox {

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Killed, Sandbox, privileged, signal, text, wait_until};
 use std::process::{Command, Stdio};
-use support::{Killed, Sandbox, privileged, signal, text, wait_until};
 
 /// Who is nobody can't reach a Python in somebody's home, but Debian's.
 const PYTHON: &str = "/usr/bin/python3";

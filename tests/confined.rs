@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::node::{MIB, MIRA, Node, OTTO, PYTHON, has, proceed, read};
+use crate::support::skipped::skipped;
+use crate::support::{Killed, Sandbox, http, job, privileged, text, wait_until};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,9 +13,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-use support::node::{MIB, MIRA, Node, OTTO, PYTHON, has, proceed, read};
-use support::skipped::skipped;
-use support::{Killed, Sandbox, http, job, privileged, text, wait_until};
 
 /// Fields of /proc/PID/status of each thread of a process.
 fn threads(pid: u32) -> Vec<impl Fn(&str) -> String> {

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, job, python, text};
 use serde_json::Value;
-use support::{Sandbox, job, python, text};
 
 /// 2,000 samples of 1 KiB; a fifth of them.
 const FIFTH_BYTES: u64 = 400 * 1024;

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, text};
 use madeup::{Shape, record};
 use std::process::Output;
-use support::{Sandbox, text};
 
 fn two_recordings(name: &str) -> Sandbox {
     let sandbox = Sandbox::new(name);

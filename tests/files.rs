@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Killed, Sandbox, privileged, text, wait_until};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Killed, Sandbox, privileged, text, wait_until};
 
 /// Reads a file past the page cache, again and again.
 const READ: &str = "until [ -e stop ]; do dd if=\"$0\" of=/dev/null bs=64k iflag=direct 2>&1; done";

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::node::{MIRA, PYTHON};
+use crate::support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::node::{MIRA, PYTHON};
-use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
 #[test]
 fn a_hang_is_named_with_its_worker_and_file_and_the_job_goes_on() {

@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::memory::MemoryGroup;
+use crate::support::node::PYTHON;
+use crate::support::{self, Killed, Sandbox, job, privileged, text, wait_until};
 use rustix::fs::{Advice, fadvise};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::memory::MemoryGroup;
-use support::node::PYTHON;
-use support::{Killed, Sandbox, job, privileged, text, wait_until};
 
 /// Whose job it is.
 const ANNA: u32 = 4747;

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{self, Killed, Sandbox, job, python, signal, text, wait_until};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use support::{Killed, Sandbox, job, python, signal, text, wait_until};
 
 /// Somebody who is neither the job's owner nor root.
 /// A number is enough: nobody has to be called so.

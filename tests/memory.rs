@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::memory::MemoryGroup;
+use crate::support::{Killed, Sandbox, job, python, text, wait_until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::memory::MemoryGroup;
-use support::{Killed, Sandbox, job, python, text, wait_until};
 
 const LIMIT_BYTES: u64 = 1000 << 20;
 

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::http::{get, get_with};
+use crate::support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 use std::time::Duration;
-use support::http::{get, get_with};
-use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
 /// Samples by name and labels.
 fn samples(page: &str) -> BTreeMap<String, f64> {

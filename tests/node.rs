@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::node::{OTTO, PYTHON};
+use crate::support::policy::{IDLE, is_tuned, node_job, node_log, printed, service, sessions, with_torch};
+use crate::support::{Killed, Sandbox, privileged, signal, text, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use support::node::{OTTO, PYTHON};
-use support::policy::{IDLE, is_tuned, node_job, node_log, printed, service, sessions, with_torch};
-use support::{Killed, Sandbox, privileged, signal, text, wait_until};
 
 /// Whom the sandbox's jobs belong to; the service hears them as another user.
 const NOBODY: &str = "65534";

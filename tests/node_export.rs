@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::http::get;
+use crate::support::node::OTTO;
+use crate::support::node::PYTHON;
+use crate::support::policy::{IDLE, is_tuned, printed, service, started};
+use crate::support::{Killed, Sandbox, privileged, python, signal, text, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,11 +14,6 @@ use std::net::TcpListener;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use support::http::get;
-use support::node::OTTO;
-use support::node::PYTHON;
-use support::policy::{IDLE, is_tuned, printed, service, started};
-use support::{Killed, Sandbox, privileged, python, signal, text, wait_until};
 
 const OF_NOBODY: &str =
     "[[jobs.rule]]\nmatch = { user = \"nobody\" }\nmode = \"act\"\ncache = { max = \"64MiB\" }\n";

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::node::PYTHON;
+use crate::support::policy::{node_job, node_log, service, sessions, with_torch};
+use crate::support::{Killed, Sandbox, privileged, signal, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use support::node::PYTHON;
-use support::policy::{node_job, node_log, service, sessions, with_torch};
-use support::{Killed, Sandbox, privileged, signal, wait_until};
 
 #[test]
 fn memory_goes_where_it_saves_most_and_a_liar_gets_no_more_than_its_rule() {

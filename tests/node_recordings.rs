@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::policy::{node_log, service, torch_alone};
+use crate::support::{Killed, Sandbox, privileged, text, wait_until};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
-use support::policy::{node_log, service, torch_alone};
-use support::{Killed, Sandbox, privileged, text, wait_until};
 
 const NOBODY: u32 = 65534;
 const RULE: &str = "[[jobs.rule]]\nmatch = { user = \"nobody\" }\nmode = \"observe\"\nwithout_run = true\n";

@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::policy::{node_log, service, sessions, started, torch_alone};
+use crate::support::{self, Killed, Sandbox, privileged, signal, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::process::{Command, Stdio};
-use support::policy::{node_log, service, sessions, started, torch_alone};
-use support::{Killed, Sandbox, privileged, signal, wait_until};
 
 const POLICY: &str = "[[jobs.rule]]\nmatch = { user = \"nobody\" }\nmode = \"act\"\nwithout_run = true\n";
 

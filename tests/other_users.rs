@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::node::{MIB, MIRA, Node, OTTO, PYTHON, has, proceed, read};
+use crate::support::{self, Killed, Sandbox, privileged, wait_until};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, Write};
@@ -16,8 +16,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::node::{MIB, MIRA, Node, OTTO, PYTHON, has, proceed, read};
-use support::{Killed, Sandbox, privileged, wait_until};
 
 #[test]
 fn what_a_set_uid_program_does_is_not_for_who_started_it() {

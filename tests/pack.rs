@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, text};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
-use support::{Sandbox, text};
 
 /// A folder `set` with so many files of two classes, of so many bytes.
 fn set(name: &str, files: usize, bytes: usize) -> Sandbox {

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-use support::{Sandbox, text};
 
 /// Folders `set` and `more` with files of two classes, and the pack of the first.
 fn packed(name: &str, files: usize, bytes: usize) -> Sandbox {

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::packs::{can_mount, is_done, is_listed, packed};
+use crate::support::{Killed, Sandbox, signal, text, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use support::packs::{can_mount, is_done, is_listed, packed};
-use support::{Killed, Sandbox, signal, text, wait_until};
 
 const EIO: i32 = 5;
 const ENOTCONN: i32 = 107;

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::packs::is_done;
+use crate::support::{Sandbox, text};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
-use support::packs::is_done;
-use support::{Sandbox, text};
 
 /// A folder `set` with these files of probe/pack/tests/tables.
 fn set(name: &str, files: &[&str]) -> Sandbox {

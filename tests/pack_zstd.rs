@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::packs::{can_mount, is_done, is_listed, noise};
+use crate::support::skipped::skipped;
+use crate::support::{Killed, Sandbox, text, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::packs::{can_mount, is_done, is_listed, noise};
-use support::skipped::skipped;
-use support::{Killed, Sandbox, text, wait_until};
 
 /// A folder with texts of many sizes, of which the largest is read in many requests, and with noise.
 fn set(name: &str) -> Sandbox {

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::http::{encoded, get};
+use crate::support::{self, Killed, Sandbox, job, privileged, python, text, wait_until};
 use serde_json::Value;
 use stallscope_model::Cause;
 use std::collections::BTreeSet;
@@ -12,8 +12,6 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::http::{encoded, get};
-use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
 const ALERTS: &str = "prometheus-alerts.yml";
 const TEST: &str = "a_real_prometheus_scrapes_it_and_every_panel_has_data";

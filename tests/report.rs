@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 use std::path::Path;
 use std::process::Command;
 use std::process::Output;
-use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
 /// A real job's recording, `train.stall`, in a folder of its own.
 fn recorded(name: &str) -> Sandbox {

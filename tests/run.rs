@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, causes_ns, job, privileged, python, signal, text, wait_until};
 use std::io::{BufRead, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use support::{Sandbox, causes_ns, job, privileged, python, signal, text, wait_until};
 
 #[test]
 fn the_jobs_output_and_exit_code_are_its_own() {

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, text};
 use std::process::Command;
-use support::{Sandbox, text};
 
 #[test]
 fn the_other_end_of_a_pipe_sees_that_the_job_has_closed_it() {

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::packs::{can_mount, is_anywhere, is_done, is_listed, pack_at, packed, servers};
+use crate::support::{Killed, Sandbox, python, signal, text, wait_until};
 use std::fs;
 use std::process::Stdio;
-use support::packs::{can_mount, is_anywhere, is_done, is_listed, pack_at, packed, servers};
-use support::{Killed, Sandbox, python, signal, text, wait_until};
 
 /// Nobody serves the mount any more; a read that was under way is aborted.
 const ENOTCONN: i32 = 107;

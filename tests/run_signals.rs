@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Killed, Sandbox, python, signal, text, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdout, Command, Stdio};
-use support::{Killed, Sandbox, python, signal, text, wait_until};
 
 /// Names each signal that arrives, and the last one whose turn it is.
 const COUNTING: &str = "

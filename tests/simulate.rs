@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Killed, Sandbox, text, wait_until};
 use std::io::Read;
 use std::process::{Command, Stdio};
-use support::{Killed, Sandbox, text, wait_until};
 
 #[test]
 fn a_made_up_job_has_a_line_for_each_sampler_and_policy() {

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::node::{Node, OTTO, PYTHON};
+use crate::support::{Killed, Sandbox, job, privileged, text, wait_until};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::node::{Node, OTTO, PYTHON};
-use support::{Killed, Sandbox, job, privileged, text, wait_until};
 
 /// As in tests/jobs/directory.c.
 const UID: u32 = 4242;

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::pty::Pty;
+use crate::support::{Killed, Sandbox, job, privileged, python, signal, text, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use support::pty::Pty;
-use support::{Killed, Sandbox, job, privileged, python, signal, text, wait_until};
 
 /// A running job; 600 epochs are minutes.
 fn running(sandbox: &Sandbox, epochs: &str) -> Killed {

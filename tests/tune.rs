@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Killed, Sandbox, job, privileged, python, signal, text, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +10,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Killed, Sandbox, job, privileged, python, signal, text, wait_until};
 
 /// A job under `stallscope run`, as its user sees it.
 struct Running {

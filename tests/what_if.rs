@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-mod support;
-
+use crate::support::{Sandbox, job, python, text};
 use madeup::{Shape, record};
 use serde_json::Value;
 use stallscope_control::Random;
@@ -14,7 +13,6 @@ use stallscope_model::{
 };
 use stallscope_store::{ClockAnchor, Options, Recorder};
 use std::path::Path;
-use support::{Sandbox, job, python, text};
 
 const WORKERS: u32 = 2;
 

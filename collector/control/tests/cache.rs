@@ -1,11 +1,9 @@
 //! What the controller does with a cache that has less than the data.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, act, run, until};
 use stallscope_control::{CacheWants, Controller, Outcome};
 use stallscope_model::{Act, AuditEvent, Budgets, TuneMode};
-use support::{Job, act, run, until};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,11 +1,9 @@
 //! What the controller does with a fixed interval of checkpoints.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, SECOND_NS, act, run, until};
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, AuditEvent, Budgets, TuneMode};
-use support::{Job, SECOND_NS, act, run, until};
 
 const MS: u64 = 1_000_000;
 const DAY_S: u64 = 86_400;

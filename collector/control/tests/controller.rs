@@ -1,11 +1,9 @@
 //! What the controller does in situations that a person would describe, on a job that answers at once.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, SECOND_NS, act, audited, reasons, run};
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, Budgets, KnobState, Phase, TuneMode};
-use support::{Job, SECOND_NS, act, audited, reasons, run};
 
 #[test]
 fn workers_that_a_job_lacks_are_added_proven_and_kept() {

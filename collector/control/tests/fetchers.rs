@@ -1,11 +1,9 @@
 //! What the controller does with the processes that read ahead.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, act, run};
 use stallscope_control::Outcome;
 use stallscope_model::{Act, AuditEvent};
-use support::{Job, act, run};
 
 const MS: u64 = 1_000_000;
 

@@ -1,11 +1,9 @@
 //! What the model learns from while a cache is filled, and after.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod toy;
-
+use crate::toy::step;
 use stallscope_control::{Profile, Profiles, outlook};
 use stallscope_model::{BatchService, CachePeriod, CacheUses, Cause, Causes, LoaderFacts, Phase};
-use toy::step;
 
 const MS: u64 = 1_000_000;
 /// Of a cache.

@@ -1,11 +1,9 @@
 //! What the controller does with a cache that is of no use any more.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, act, run, until};
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, AuditEvent, CacheCurve, CachePoint};
-use support::{Job, act, run, until};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;

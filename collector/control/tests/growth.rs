@@ -1,10 +1,8 @@
 //! Workers that grow: a job that has the memory for those of its script has it for those that were added, too.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, Job, act, audited, reasons, run};
 use stallscope_model::Act;
-use support::{Job, act, audited, reasons, run};
 
 const MIB: u64 = 1 << 20;
 

@@ -198,8 +198,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-mod support;
-use support::Job;
+use crate::support::Job;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

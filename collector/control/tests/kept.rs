@@ -1,11 +1,9 @@
 //! A change that was proven and kept, and what becomes of it when the job or the machine is no longer what it was.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, act, audited, reasons, run, until};
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, AuditEvent};
-use support::{Job, act, audited, reasons, run, until};
 
 /// A job that has got the workers it lacked, its controller, and the line that says so.
 fn kept() -> (Job, Controller, AuditEvent) {

@@ -1,15 +1,13 @@
 //! Jobs of which each has one remedy, or none: the model has to put first what really helps most, and to promise of nothing what it
 //! does not bring. Reality is the clock of `toy`, run with each remedy, which shares nothing with the model's pipeline.
 
-mod toy;
-
+use crate::toy::Toy;
+use crate::toy::seen::{far, job, knobs, narrow};
 use stallscope_control::{NodeState, expect};
 use stallscope_model::RemedyKind::{
     self, CheaperSamples, FasterStorage, FewerWorkers, MoreCores, MoreWorkers,
 };
 use stallscope_model::{Budgets, Expected};
-use toy::Toy;
-use toy::seen::{far, job, knobs, narrow};
 
 /// What training gains by it in reality.
 fn really(toy: Toy, workers: u32, expected: &Expected) -> f64 {

@@ -1,11 +1,9 @@
 //! What the controller does where memory is full, and worth more in another knob than where it is.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{Job, run};
 use stallscope_control::Controller;
 use stallscope_model::{Act, AuditEvent, Budgets, TuneMode};
-use support::{Job, run};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;

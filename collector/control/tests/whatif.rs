@@ -2,17 +2,15 @@
 //! with the same job really run there. Reality is the clock of `toy`, which shares nothing with the model's pipeline.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod toy;
-
+use crate::toy::Toy;
+use crate::toy::seen::{far, job, knobs, narrow};
+use crate::toy::step;
 use stallscope_control::{
     Bottleneck, Change, Delta, NodeState, Profile, Profiles, advise, expect, outlook, rates, what_if,
 };
 use stallscope_model::{
     Advice, BatchService, Budgets, Cause, Causes, Knob, LoaderFacts, RemedyKind, StepLedger,
 };
-use toy::Toy;
-use toy::seen::{far, job, knobs, narrow};
-use toy::step;
 
 const MS: f64 = 1e6;
 

@@ -1,9 +1,7 @@
 //! What caches gave: true hits apart from all else, training apart from all else, and nothing counted twice or lost.
 
-mod stage;
-
+use crate::stage::{self, MS, Stage, TRAINER, WORKER};
 use proptest::prelude::*;
-use stage::{MS, Stage, TRAINER, WORKER};
 use stallscope_abi::kernel::{Blocked, Record, Slice};
 use stallscope_abi::lane::{self, wait_flags};
 use stallscope_ledger::ProcessKind;

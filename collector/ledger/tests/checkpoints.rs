@@ -1,8 +1,6 @@
 //! One account of checkpoints: the line of a report, its findings and the rows of the ledger tell the same.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER};
+use crate::stage::{Does, MS, Stage, TRAINER};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{Saver, wait_flags};
 use stallscope_model::Cause::{Compute, Persist, Snapshot};

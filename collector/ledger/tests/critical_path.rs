@@ -1,8 +1,6 @@
 //! One wait, cut where the producer of the awaited batch changed what it was doing.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER, batch_of, slot, training};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER, batch_of, slot, training};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{ClockAt, wait_flags};
 use stallscope_ledger::{BatchTimes, Handover, ProcessKind, Producer, Source};

@@ -1,8 +1,6 @@
 //! What the shim's moments tell of the order within the kernel's intervals.
 
-mod stage;
-
-use stage::{Does, MS, TRAINER, WORKER, training};
+use crate::stage::{self, Does, MS, TRAINER, WORKER, training};
 use stallscope_abi::kernel::{self, Blocked};
 use stallscope_abi::lane::{ClockAt, Sample};
 use stallscope_model::Cause::*;

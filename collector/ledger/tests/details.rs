@@ -1,8 +1,6 @@
 //! What lies behind the sums: slow steps in full, checkpoints one by one, workers over time.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER, slot};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{ClockAt, Saver};
 use stallscope_model::{Cause, CheckpointEvent, Doing, StepDetail, WorkerPeriod};

@@ -1,8 +1,6 @@
 //! Iterators that are dropped: the time of it, and workers whose batches nobody took.
 
-mod stage;
-
-use stage::{MS, Stage, TRAINER, WORKER};
+use crate::stage::{MS, Stage, TRAINER, WORKER};
 use stallscope_abi::lane::{self, StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;
 use stallscope_model::Phase;

@@ -1,8 +1,6 @@
 //! What each epoch of a loader read from storage that counts none of it: all of what its own workers read, and nothing else.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER};
+use crate::stage::{self, Does, MS, Stage, TRAINER};
 use stallscope_abi::kernel::{Blocked, Record};
 use stallscope_abi::lane::wait_flags;
 use stallscope_ledger::{Ledger, ProcessKind};

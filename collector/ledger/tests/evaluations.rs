@@ -1,8 +1,6 @@
 //! Evaluations with gradients on: nothing but the missing step of the optimiser tells them from training.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER};
 use stallscope_abi::lane::{StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;
 use stallscope_model::Phase::{self, Between, Evaluation, Startup, Training};

@@ -1,8 +1,6 @@
 //! What a job is called: the verdict, the findings, and the loads.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER, slot};
 use stallscope_abi::kernel::{Blocked, TaskSlot};
 use stallscope_abi::lane::{self, wait_flags};
 use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind, Summary};

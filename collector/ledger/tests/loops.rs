@@ -1,8 +1,6 @@
 //! Loops without a loader: where their steps end, and what they wait for.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER, saved};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER, saved};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{Caller, ClockAt, Saver, StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;

@@ -1,8 +1,6 @@
 //! Who trains now, and up to when all of it is reported.
 
-mod stage;
-
-use stage::{MS, Stage, TRAINER, WORKER};
+use crate::stage::{MS, Stage, TRAINER, WORKER};
 use stallscope_ledger::{Member, ProcessKind};
 
 #[test]

@@ -1,8 +1,6 @@
 //! A batch on its way, cut by what the threads did that had to hand it over.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER};
+use crate::stage::{self, Does, MS, Stage, TRAINER, WORKER};
 use stallscope_abi::kernel::{self, Blocked, Header, Kind, Slice, Wait};
 use stallscope_abi::lane::ClockAt;
 use stallscope_model::Cause::*;

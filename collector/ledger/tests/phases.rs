@@ -1,8 +1,6 @@
 //! Which phase a trainer's time belongs to.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER};
 use stallscope_abi::lane::{CheckpointCost, Saver, StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;
 use stallscope_model::Cause::*;

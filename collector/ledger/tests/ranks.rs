@@ -1,8 +1,6 @@
 //! The job's own ledger over several ranks, and its verdict.
 
-mod stage;
-
-use stage::{Does, MS, Stage};
+use crate::stage::{Does, MS, Stage};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{self, wait_flags};
 use stallscope_ledger::ProcessKind;

@@ -1,8 +1,6 @@
 //! The advice about findings: one list, by what the model of the job expects.
 
-mod stage;
-
-use stage::{Does, Stage, TRAINER, WORKER};
+use crate::stage::{Does, Stage, TRAINER, WORKER};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::wait_flags;
 use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind};

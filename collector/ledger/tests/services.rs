@@ -1,8 +1,6 @@
 //! How single batches were made: what a worker did for each, and who was at work beside it.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER, slice, slot};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER, slice, slot};
 use stallscope_abi::kernel::{Blocked, Record};
 use stallscope_abi::lane;
 use stallscope_ledger::ProcessKind;

@@ -1,8 +1,6 @@
 //! The advice to a job that waits for a CPU: by whether others hold its CPUs, or its own processes do.
 
-mod stage;
-
-use stage::{Does, MS, Stage, TRAINER, WORKER, slice};
+use crate::stage::{Does, MS, Stage, TRAINER, WORKER, slice};
 use stallscope_abi::kernel::{Blocked, Record};
 use stallscope_abi::lane::StepSource;
 use stallscope_ledger::{Config, HostCpus, Ledger, ProcessKind, Wanted};

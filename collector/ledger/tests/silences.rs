@@ -1,8 +1,6 @@
 //! A trainer in the midst of an epoch that has got no batch for far longer than ever before.
 
-mod stage;
-
-use stage::{MS, Stage, TRAINER, WORKER};
+use crate::stage::{MS, Stage, TRAINER, WORKER};
 use stallscope_ledger::Silence;
 
 const LEAST: u64 = 1000;

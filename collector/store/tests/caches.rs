@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{job, options, summary};
 use stallscope_model::{CachePeriod, CacheState, CacheUses, Phase, WorkerPeriod};
 use stallscope_store::{Options, Recorder, Recording};
-use support::{job, options, summary};
 
 fn period(nth: u64, phase: Phase, hits: u64, state: Option<CacheState>) -> CachePeriod {
     CachePeriod {

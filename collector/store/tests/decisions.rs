@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{job, options, steps, summary};
 use stallscope_model::{Act, AuditEvent, BatchService, Estimate};
 use stallscope_store::{Options, Recorder, Recording, State};
 use std::fs;
 use std::path::Path;
-use support::{job, options, steps, summary};
 
 fn line(line: u64, act: Act) -> AuditEvent {
     AuditEvent {

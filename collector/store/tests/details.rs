@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{checkpoint, detail, job, options, second, step, steps, summary};
 use stallscope_model::{Cause, CheckpointEvent};
 use stallscope_store::{Recorder, Recording, RollupPeriod, State};
 use std::fs;
 use std::path::Path;
-use support::{checkpoint, detail, job, options, second, step, steps, summary};
 
 fn recorder(directory: &Path) -> Recorder {
     Recorder::create(&directory.join("run.stall"), &job(), options(directory))

@@ -2,13 +2,12 @@
 
 #[path = "../../../tests/support/skipped.rs"]
 mod skipped;
-mod support;
 
+use crate::support::{checkpoint, detail, integrity, job, options, second, step, steps, summary};
 use stallscope_store::{Options, Recorder, Recording, State};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{checkpoint, detail, integrity, job, options, second, step, steps, summary};
 
 /// A file system of one megabyte, unmounted when dropped.
 struct Small<'a>(&'a Path);

@@ -1,10 +1,8 @@
 //! A recording stays small without losing a nanosecond.
 
-mod support;
-
+use crate::support::{checkpoint, detail, job, options, second, step, steps, summary};
 use stallscope_model::{Causes, Phase};
 use stallscope_store::{Options, Recorder, Recording, RollupPeriod};
-use support::{checkpoint, detail, job, options, second, step, steps, summary};
 
 #[test]
 fn old_steps_are_merged_and_everything_is_conserved() {

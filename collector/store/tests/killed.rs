@@ -1,13 +1,11 @@
 //! A recorder that is killed leaves everything up to its last flush.
 
-mod support;
-
+use crate::support::{integrity, job, options, step, steps, summary};
 use stallscope_store::{Recorder, Recording, State};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::{integrity, job, options, step, steps, summary};
 
 /// Run again by the test below: writes until it is killed, telling after each flush how many steps are in.
 #[test]

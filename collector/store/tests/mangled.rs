@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{self, checkpoint, detail, job, options, second, step, summary};
 use proptest::prelude::*;
 use stallscope_store::{Error, Head, Recorder, Recording, RollupPeriod, StepFilter, VERSION};
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
-use support::{checkpoint, detail, job, options, second, step, summary};
 
 /// Reads all there is and gives the first error.
 fn read(path: &Path) -> Result<(), Error> {

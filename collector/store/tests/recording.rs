@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{integrity, job, options, step, steps, summary};
 use stallscope_model::{
     Cause, Diagnosis, HostFacts, LoaderFacts, Loss, Phase, RankFacts, RankSummary, RunSummary,
 };
 use stallscope_store::{ClockAnchor, Error, Options, Recorder, Recording, RollupPeriod, State, StepFilter};
 use std::fs;
 use std::path::Path;
-use support::{integrity, job, options, step, steps, summary};
 
 fn full_summary() -> RunSummary {
     RunSummary {

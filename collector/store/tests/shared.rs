@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{job, options, step, summary};
 use rusqlite::Connection;
 use stallscope_store::{Error, Head, Recorder, Recording};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use support::{job, options, step, summary};
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
-mod support;
-
+use crate::support::{job, options, step, steps, summary};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use stallscope_model::{Causes, Loss, Phase, PhaseSummary, RankSummary, RunSummary, WorkerLoad};
@@ -12,7 +11,6 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use support::{job, options, step, steps, summary};
 
 /// A finished recording in `folder`.
 fn finished(folder: &Path) -> PathBuf {
