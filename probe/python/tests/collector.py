@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,9 @@ class Process:
         self.lane = None
         self.page = None
         self.events = []
+        # Looked at after every few milliseconds of a job: all of its events would be gone through each time.
+        self._events_of = defaultdict(list)
+        self._knob_of = {}
 
     def receive(self):
         data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
@@ -57,26 +61,27 @@ class Process:
                 self.greeting = message
             else:
                 self.facts.append(message)
+                if message["fact"] == "knob":
+                    self._knob_of[message["slot"]] = message
+                elif message["fact"] == "knobgone":
+                    self._knob_of.pop(message["slot"], None)
 
     def drain(self):
         if self.lane is not None:
-            self.events += [Event(time_ns=time_ns, kind=kind, **fields) for time_ns, kind, fields in self.lane.drain()]
+            for time_ns, kind, fields in self.lane.drain():
+                event = Event(time_ns=time_ns, kind=kind, **fields)
+                self.events.append(event)
+                self._events_of[kind].append(event)
 
     def of(self, kind, loader=None):
-        return [event for event in self.events if event.kind == kind and (loader is None or event.loader == loader)]
+        return [event for event in self._events_of[kind] if loader is None or event.loader == loader]
 
     def facts_of(self, kind):
         return [fact for fact in self.facts if fact["fact"] == kind]
 
     def knobs(self):
         """The knobs there are, by name and loader, as they were last reported."""
-        knobs = {}
-        for fact in self.facts:
-            if fact["fact"] == "knob":
-                knobs[fact["slot"]] = fact
-            elif fact["fact"] == "knobgone":
-                knobs.pop(fact["slot"], None)
-        return {(knob["name"], knob["loader"]): knob for knob in knobs.values()}
+        return {(knob["name"], knob["loader"]): knob for knob in self._knob_of.values()}
 
     def ask(self, name, value, loader=None):
         knob = self.knobs()[name, loader]
@@ -162,6 +167,10 @@ def environment(socket_path, **more):
     return env
 
 
+def popen(command, env, out, err, **how):
+    return subprocess.Popen(command, env=env, stdout=out, stderr=err, **how)
+
+
 def start(command, env):
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -173,17 +182,17 @@ class Run(NamedTuple):
     collector: Collector
 
 
-def run(command, drain=True, limit_s=240, **more):
-    """Runs `command` under the shim."""
+def run(command, drain=True, limit_s=240, start=popen, **more):
+    """Runs `command` under the shim, started by `popen` or `start_warm`."""
     collector = Collector(drain)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        env = environment(collector.path, **more)
-        job = subprocess.Popen([str(part) for part in command], env=env, stdout=out, stderr=err)
+        job = start([str(part) for part in command], environment(collector.path, **more), out, err)
         try:
             code = collector.serve(job, limit_s)
         finally:
             if job.poll() is None:
                 job.kill()
+                job.wait()
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -192,7 +201,7 @@ def run(command, drain=True, limit_s=240, **more):
 
 
 class Warm:
-    """A Python that has imported torch, for jobs without the shim, which has to be there before torch."""
+    """A Python that has imported torch."""
 
     def __init__(self, python):
         command = [python, Path(__file__).with_name("warm.py")]
@@ -200,15 +209,9 @@ class Warm:
             command, env=environment(None), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def start(self, command, out, err, **more):
-        """Starts a script with its arguments; gives its pid."""
-        asked = {"command": [str(part) for part in command], "out": out, "err": err, "env": environment(None, **more)}
-        self.server.stdin.write(json.dumps(asked) + "\n")
+    def ask(self, **request):
+        self.server.stdin.write(json.dumps(request, default=str) + "\n")
         self.server.stdin.flush()
-        return json.loads(self.server.stdout.readline())
-
-    def wait(self):
-        """The exit code of what was started last."""
         return json.loads(self.server.stdout.readline())
 
 
@@ -217,20 +220,48 @@ def warm(python):
     return Warm(python)
 
 
-def run_warm(command, **more):
+class WarmJob:
+    """As subprocess.Popen, of a script that a Python runs which has imported torch."""
+
+    def __init__(self, command, env, out, err, start_new_session=False):
+        """`out`, `err`: paths. The script sees a shim that came after torch, other than with `popen`."""
+        python, *script = (str(part) for part in command)
+        self.server, self.returncode = warm(python), None
+        self.pid = self.server.ask(command=script, env=env, out=out, err=err, group=start_new_session)
+
+    def poll(self):
+        if self.returncode is None:
+            self.returncode = self.server.ask(poll=self.pid)
+        return self.returncode
+
+    def wait(self):
+        if self.returncode is None:
+            self.returncode = self.server.ask(wait=self.pid)
+        return self.returncode
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def start_warm(command, env, out, err, **how):
+    """As `popen`, of a script by a Python that has imported torch."""
+    return WarmJob(command, env, *(f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)), **how)
+
+
+def run_warm(command, limit_s=400, **more):
     """Runs a script without the shim, by a Python that has imported torch."""
-    python, *script = command
     with tempfile.TemporaryDirectory() as folder:
         out, err = (os.path.join(folder, name) for name in ("out", "err"))
-        pid, code = warm(python).start(script, out, err, **more), None
+        job, deadline = WarmJob(command, environment(None, **more), out, err), time.monotonic() + limit_s
         try:
-            code = warm(python).wait()
+            while job.poll() is None:
+                assert time.monotonic() < deadline, "the job hangs"
+                time.sleep(0.01)
         finally:
-            # Nothing more can be asked of a server that waits for a job which hangs.
-            if code is None:
-                warm.cache_clear()
-                os.kill(pid, signal.SIGKILL)
-        return Run(code, Path(out).read_text(), Path(err).read_text(), None)
+            if job.poll() is None:
+                job.kill()
+                job.wait()
+        return Run(job.returncode, Path(out).read_text(), Path(err).read_text(), None)
 
 
 def run_plain(command, **more):

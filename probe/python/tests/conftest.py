@@ -13,12 +13,19 @@ PYTHONS = [sys.executable, "/usr/bin/python3"]
 JOB = Path(__file__).with_name("job.py")
 
 
+# Torch itself takes seconds to import.
+ITS_VERSION = """
+import importlib.util, json, runpy, sys
+found = importlib.util.find_spec("torch") or sys.exit("no module named torch")
+print(json.dumps(runpy.run_path(found.origin.replace("__init__.py", "version.py"))["__version__"]))
+"""
+
+
 @lru_cache(None)
 def torch_version(python):
     """Version of `python`'s torch, or why there is none."""
-    command = [python, "-c", "import json, torch; print(json.dumps(torch.__version__))"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run([python, "-c", ITS_VERSION], capture_output=True, text=True)
     except OSError as error:
         return None, str(error)
     return (json.loads(done.stdout), "") if done.returncode == 0 else (None, done.stderr.strip()[-200:])

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from collector import environment
+from collector import run_warm
 from conftest import torch_version
 from turning import Turned, gives, once, skipped, until_its_reason, whole
 
@@ -48,11 +48,10 @@ def test_a_worker_stays_alone_with_what_one_process_alone_can_take_from(scenario
 
 def torchs(scenario, tmp_path, **more):
     """What the job prints without us."""
-    command = [str(part) for part in adding(scenario)]
     (tmp_path / "0").touch()
-    done = subprocess.run(command, env=environment(None, UNTIL=str(tmp_path), **more), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line)["got"] for line in done.stdout.splitlines()[:-1]]
+    done = run_warm(adding(scenario), UNTIL=tmp_path, **more)
+    assert done.code == 0, done.err
+    return [json.loads(line)["got"] for line in done.out.splitlines()[:-1]]
 
 
 def test_what_a_worker_opens_when_it_first_reads_is_not_opened_before_it_is_forked(tmp_path):

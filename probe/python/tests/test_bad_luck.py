@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, Collector, environment, run, run_plain, start
+from collector import PACKAGE, Collector, environment, run, run_plain, run_warm, start
 from conftest import JOB
 
 SCENARIOS = ["map-0", "map-2"]
@@ -60,7 +60,7 @@ def script(tmp_path):
 
 @pytest.fixture(scope="module")
 def expected(python):
-    return run_plain([python, JOB, *SCENARIOS]).out
+    return run_warm([python, JOB, *SCENARIOS]).out
 
 
 def test_without_a_collector(python, expected, tmp_path):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, environment, run, warm
+from collector import PACKAGE, WarmJob, environment, run
 
 JOB = Path(__file__).with_name("resume_job.py")
 # Each takes a start of the job; `make chaos-checkpoint` has more.
@@ -32,11 +32,10 @@ class Outcome:
 
 def train(python, folder, kill_after=None, **case):
     """Runs the job; `kill_after`: SIGKILLs it behind that many steps."""
-    serving = warm(python)
     with tempfile.TemporaryDirectory() as outcome:
         out, err = (os.path.join(outcome, name) for name in ("out", "err"))
         os.mkfifo(out)
-        pid = serving.start([JOB, folder, json.dumps(case)], out, err, PYTHONPATH=str(PACKAGE))
+        job = WarmJob([python, JOB, folder, json.dumps(case)], environment(None, PYTHONPATH=str(PACKAGE)), out, err)
         lines = []
         with open(out) as printed:
             for line in printed:
@@ -44,8 +43,8 @@ def train(python, folder, kill_after=None, **case):
                 kill_after = kill_after - 1 if kill_after and '"did"' in line else kill_after
                 if kill_after == 0:
                     kill_after = None
-                    os.kill(pid, signal.SIGKILL)
-        code = serving.wait()
+                    job.kill()
+        code = job.wait()
         if lines and not lines[-1].endswith("\n"):
             lines.pop()
         return Outcome(code, "".join(lines), Path(err).read_text())

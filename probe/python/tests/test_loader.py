@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 
 import pytest
-from collector import run, run_plain
+from collector import run, run_warm
 from conftest import JOB, has, torch_version
 
 SAMPLES = 22
@@ -31,7 +31,7 @@ class Seen:
         command = [python, JOB, *scenarios]
         self.run = run(command)
         assert self.run.code == 0, self.run.err
-        self.plain = run_plain(command)
+        self.plain = run_warm(command)
         self.trainer = self.run.collector.trainer()
         self.first = {}
         number = 0

@@ -1,6 +1,6 @@
 """Timed opens and reads, where they are asked for."""
 
-from collector import run, run_plain
+from collector import run, run_warm
 
 TRAIN = """
 import builtins, copy, io, os, pickle, sys, pathlib, time, torch
@@ -44,7 +44,7 @@ def test_reading_is_distinguished_from_the_rest(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     command = [python, tmp_path / "train.py", tmp_path]
     done = run(command, STALLSCOPE_OPENS="1")
-    assert (done.code, done.out, done.err) == (0, run_plain(command).out, "")
+    assert (done.code, done.out, done.err) == (0, run_warm(command).out, "")
     producers = [process for process in done.collector.processes if process.of("Sample")]
     assert len(producers) == 2
     for producer in producers:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import environment
+from collector import environment, run_warm
 from conftest import needs, torch_version
 from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, until_its_reason, whole
 
@@ -287,9 +287,8 @@ def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python
         (asks if trainer.of("Wait")[-1].loader == 1 else turn)(trainer)
 
     done = Turned(job(python, "augmented", "seeded"), turn_both, UNTIL=tmp_path)
-    command = [str(part) for part in job(python, "augmented")]
-    plain = subprocess.run(command, env=environment(None), capture_output=True, text=True)
-    assert done.of("augmented")[0] == [json.loads(plain.stdout.splitlines()[0])]
+    plain = run_warm(job(python, "augmented"))
+    assert done.of("augmented")[0] == [json.loads(plain.out.splitlines()[0])]
     assert len({wait.worker for wait in done.trainer.of("Wait", 0)}) > 2
     ((line,), _) = done.of("seeded")
     drawn = [line["got"][n : n + 4] for n in range(0, len(line["got"]), 4)]
@@ -319,8 +318,8 @@ def test_what_an_order_asks_for_at_its_end_is_as_it_would_be(python, scenario, d
 
     turned = Turned(job(python, scenario, batches=60), turn, UNTIL=tmp_path)
     assert turned.was("prefetch", depth, "applied") and turned.was("prefetch", depth, "applied", 1)
-    plain = subprocess.run([str(part) for part in job(python, scenario, batches=60)], env=environment(None), capture_output=True, text=True)
-    assert turned.of(scenario)[0] == [json.loads(line) for line in plain.stdout.splitlines()[:-1]]
+    plain = run_warm(job(python, scenario, batches=60))
+    assert turned.of(scenario)[0] == [json.loads(line) for line in plain.out.splitlines()[:-1]]
 
 
 def test_what_was_asked_for_holds_for_later_epochs_and_for_no_other_loader(own_python):

@@ -4,14 +4,13 @@ import json
 import os
 import random
 import signal
-import subprocess
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
 import pytest
-from collector import Collector, environment
+from collector import Collector, environment, popen, start_warm
 from conftest import torch_version
 
 JOB = Path(__file__).with_name("resizing.py")
@@ -21,13 +20,13 @@ class Turned:
     """A job that is turned while it runs: `turn(trainer)` is called again and again once its loader has given a
     batch."""
 
-    def __init__(self, command, turn, before=(), limit_s=200, **more):
+    def __init__(self, command, turn, before=(), limit_s=200, start=start_warm, **more):
         self.collector = Collector()
         self.states = set()
         env = environment(self.collector.path, **more)
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             command = [*before, *(str(part) for part in command)]
-            self.job = subprocess.Popen(command, env=env, stdout=out, stderr=err, start_new_session=True)
+            self.job = (popen if before else start)(command, env, out, err, start_new_session=True)
             deadline = time.monotonic() + limit_s
             try:
                 while self.job.poll() is None:
