@@ -65,7 +65,7 @@ test:
 	@scripts/test.sh
 
 build: $(VENV_PYTHON)
-	@scripts/progress.sh build probe/python/stage.sh release
+	@scripts/cached.sh scripts/progress.sh build probe/python/stage.sh release
 
 man:
 	@cargo run --release --quiet -- man target/man
@@ -81,7 +81,7 @@ target/tools/bin/mdbook:
 	    --root target/tools --target-dir target/mdbook
 
 clippy:
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	scripts/cached.sh cargo clippy --workspace --all-targets --quiet -- -D warnings
 
 lint: $(VENV_PYTHON)
 	cargo fmt --all --check

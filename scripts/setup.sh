@@ -146,7 +146,7 @@ demo)
 test)
     need_disk 22
     toolchain
-    optional g++ e2fsprogs mount fuse3 strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
+    optional ccache g++ e2fsprogs mount fuse3 strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
     prometheus
     environment
     frameworks

@@ -15,6 +15,7 @@ suite() { # NAME COMMAND…
 # A Rust test that cannot run here passes and prints a line that begins with "SKIPPED: "; that is counted too.
 if command -v cargo-nextest >/dev/null; then
     printf '\n== rust\n'
+    scripts/cached.sh cargo nextest run --workspace --no-run >"$logs/rust-build.txt" 2>&1 </dev/null
     cargo nextest run --workspace --no-fail-fast --status-level fail --final-status-level fail \
         --success-output final --no-output-indent --color never >"$logs/rust.txt" 2>&1 </dev/null || failed+=(rust)
     grep -E "^ *(Summary|FLAKY|$rust_failed|error|SKIPPED: )" "$logs/rust.txt" | sort -u
@@ -24,7 +25,7 @@ fi
 # What shares memory with a job, in every interleaving.
 suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache -p stallscope-checkpoint --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots:: copy::model::
 # What reads bytes from elsewhere, for some seconds each; `make fuzz` takes its time.
-suite fuzz scripts/fuzz.sh 5
+suite fuzz scripts/cached.sh scripts/fuzz.sh 5
 # As with Rust (.config/nextest.toml): what fails once is named as flaky, what fails twice has failed.
 again=()
 .venv/bin/python -c 'import pytest_rerunfailures' 2>/dev/null && again=(--reruns 1)
