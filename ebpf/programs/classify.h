@@ -76,14 +76,15 @@ INLINE bool path_holds_no_data(const void *path)
 
 INLINE struct file *file_of(struct task_struct *task, u32 fd)
 {
-	struct files_struct *files = task->files;
-	struct fdtable *fdt;
+	struct files_struct *files = NULL;
+	struct fdtable *fdt = NULL;
 	struct file **table = NULL, *file = NULL;
 	u32 max_fds = 0;
 
+	READ(files, task->files);
 	if (!files)
 		return NULL;
-	fdt = files->fdt;
+	READ(fdt, files->fdt);
 	READ(max_fds, fdt->max_fds);
 	if (fd >= max_fds)
 		return NULL;

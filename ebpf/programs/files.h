@@ -31,13 +31,14 @@ INLINE u32 words_to_address(void)
 
 INLINE struct file *file_at(struct task_struct *task, struct vm_area_struct *vma, u64 address)
 {
-	u64 mm = 0, start = 0, end = 0;
+	u64 mm = 0, own = 0, start = 0, end = 0;
 	struct file *file = NULL;
 
 	READ(mm, vma->vm_mm);
 	READ(start, vma->vm_start);
 	READ(end, vma->vm_end);
-	if (mm != (u64)task->mm || address < start || address >= end)
+	READ(own, task->mm);
+	if (mm != own || address < start || address >= end)
 		return NULL;
 	READ(file, vma->vm_file);
 	return file;

@@ -264,7 +264,11 @@ struct bpf_iter__task {
 #define S_IFBLK 0060000
 #define S_IFIFO 0010000
 
-/* Reads a field behind a pointer that the verifier does not follow. */
+/*
+ * Reads a field behind a pointer that the verifier does not follow; and a pointer in a trusted struct (the task of a
+ * tracepoint, or the current one) that many paths lead to: for each such load on each path, verifiers of today look through
+ * all types of the kernel for several names. On 6.18 two of them were 0.9 s of the 1.45 s of CPU time that loading took.
+ */
 #define READ(to, field) probe_read_kernel(&(to), sizeof(to), &(field))
 
 enum { FIELD_EXISTS = 2 };

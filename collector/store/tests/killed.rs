@@ -26,7 +26,7 @@ fn every_flush_survives_a_kill() {
     for round in 0u64..12 {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "writer", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "killed::writer", "--nocapture", "--test-threads=1"])
             .env("STALLSCOPE_TEST_WRITER", directory.path())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
