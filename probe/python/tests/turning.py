@@ -31,7 +31,7 @@ class Turned:
             try:
                 while self.job.poll() is None:
                     assert time.monotonic() < deadline, "the job hangs"
-                    self.collector.serve_once(0.003)
+                    self.collector.serve_once(0.008)
                     self.look(turn)
             finally:
                 if self.job.poll() is None:
