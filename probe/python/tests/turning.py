@@ -20,13 +20,13 @@ class Turned:
     """A job that is turned while it runs: `turn(trainer)` is called again and again once its loader has given a
     batch."""
 
-    def __init__(self, command, turn, before=(), limit_s=200, start=start_warm, **more):
+    def __init__(self, command, turn, before=(), limit_s=200, **more):
         self.collector = Collector()
         self.states = set()
         env = environment(self.collector.path, **more)
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             command = [*before, *(str(part) for part in command)]
-            self.job = (popen if before else start)(command, env, out, err, start_new_session=True)
+            self.job = (popen if before else start_warm)(command, env, out, err, start_new_session=True)
             deadline = time.monotonic() + limit_s
             try:
                 while self.job.poll() is None:
