@@ -10,6 +10,7 @@ mod dropped;
 mod epochs;
 mod evaluations;
 mod findings;
+mod handovers;
 mod loops;
 mod members;
 mod merged;
