@@ -46,7 +46,11 @@ impl Tuning {
             turned.insert(0, format!("{before}: `stallscope audit` shows all"));
         }
         let mut facts: Vec<String> = mode(summary, audit).map(str::to_owned).into_iter().collect();
-        facts.push(if all.is_empty() { "nothing was turned".to_owned() } else { turns_in_words(&all) });
+        facts.push(match (all.is_empty(), facts.is_empty()) {
+            (false, _) => turns_in_words(&all),
+            (true, false) => "nothing was turned".to_owned(),
+            (true, true) => "no controller ran, and no knob was turned".to_owned(),
+        });
         Some(Tuning { facts: facts.join("; "), turned, rates })
     }
 }

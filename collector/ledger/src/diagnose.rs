@@ -12,11 +12,11 @@ pub(crate) use self::straggler::{straggler, straggles};
 use self::unexplained::unexplained;
 pub(crate) use self::unexplained::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader};
 use crate::consult::{consult, if_judged, remedy};
-use crate::reread::{only_at_first, reread};
+use crate::reread::{last_read, only_at_first, reread};
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::{self, FEWEST_STEPS, LONG_NS, has_enough_steps};
-use crate::words::{LAST_READ_NOTHING, by_cache, count};
+use crate::words::{by_cache, count};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
 };
@@ -177,8 +177,9 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let (by_cache, to_cache) = in_memory(figures);
     let over = only_at_first(figures.epochs);
     evidence.push_str(&by_cache);
+    evidence.extend(last_read(figures.epochs).into_iter().flat_map(|last| ["; ".to_owned(), last]));
     if over {
-        evidence.push_str(&format!("; {LAST_READ_NOTHING}, so that the waits of the first one are over for as long as memory keeps the data"));
+        evidence.push_str(", so that the waits of the first one are over for as long as memory keeps the data");
     }
     let remedies = match figures.reads_itself {
         true => of_loop(&figures.own_reading),

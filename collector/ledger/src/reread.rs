@@ -1,10 +1,16 @@
 //! Whether a job reads the same data from storage in every epoch, so that memory could keep it.
 
 use stallscope_model::{LoaderEpochs, RankSummary};
+use stallscope_units::percent_in_words;
 use std::collections::{BTreeMap, HashSet};
 
 /// Less is not worth a word.
 const LEAST_BYTES: u64 = 1 << 20;
+
+/// Of what the first epoch read: less is none.
+const NEXT_TO_NOTHING: f64 = 0.05;
+/// A data set of which less than this is read again has most of it in memory.
+const MUCH_LESS: f64 = 0.5;
 
 /// A data set that is read again in every epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +42,29 @@ pub fn reread(epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> 
     found.filter_map(|(loader, mine)| of_loader(loader, &mine, all)).max_by_key(|found| found.bytes)
 }
 
+/// What the last epochs read from storage, as a share of what the first ones did, of all loaders in training; `None` where that is
+/// not known or less than a mebibyte.
+fn last_of_first(epochs: &[LoaderEpochs]) -> Option<f64> {
+    let sum = |of: fn(&LoaderEpochs) -> u64| epochs.iter().map(of).fold(0, u64::saturating_add);
+    let (first, last) = (sum(|of| of.first_read_bytes), sum(|of| of.last_read_bytes));
+    (epochs.iter().all(|of| of.whole >= 2) && first >= LEAST_BYTES).then(|| last as f64 / first as f64)
+}
+
 /// Whether the first epochs read from storage and the last ones next to nothing, of all loaders in training: the waits of the first do
 /// not come again for as long as memory keeps what it has.
 pub(crate) fn only_at_first(epochs: &[LoaderEpochs]) -> bool {
-    let sum = |of: fn(&LoaderEpochs) -> u64| epochs.iter().map(of).fold(0, u64::saturating_add);
-    let (first, last) = (sum(|of| of.first_read_bytes), sum(|of| of.last_read_bytes));
-    epochs.iter().all(|of| of.whole >= 2) && first >= LEAST_BYTES && last < first / 20
+    last_of_first(epochs).is_some_and(|share| share < NEXT_TO_NOTHING)
+}
+
+/// Says so where the last epochs read much less than the first ones, as memory has most of the data by then.
+pub(crate) fn last_read(epochs: &[LoaderEpochs]) -> Option<String> {
+    match last_of_first(epochs)? {
+        ..NEXT_TO_NOTHING => Some("the last epoch read next to nothing from storage".to_owned()),
+        share @ NEXT_TO_NOTHING..MUCH_LESS => {
+            Some(format!("the last epoch read {} of what the first one did from storage", percent_in_words(share)))
+        }
+        _ => None,
+    }
 }
 
 /// `all`: ranks of the whole job.
@@ -49,7 +72,7 @@ fn of_loader(loader: u16, mine: &[&LoaderEpochs], all: u64) -> Option<Reread> {
     let whole = mine.iter().map(|of| of.whole).min().filter(|whole| *whole >= 2)?;
     let sum = |of: fn(&LoaderEpochs) -> u64| mine.iter().map(|one| of(one)).fold(0, u64::saturating_add);
     let (first, last) = (sum(|of| of.first_read_bytes), sum(|of| of.last_read_bytes));
-    if last < LEAST_BYTES || last < first / 2 {
+    if last < LEAST_BYTES || (last as f64) < first as f64 * MUCH_LESS {
         return None;
     }
     let elsewhere = all.max(mine.len() as u64) as f64 / mine.len() as f64;
@@ -104,6 +127,14 @@ mod tests {
         assert!(!only_at_first(&[epochs(0, 3, 0, 0)]), "nothing was read, or nobody counts");
         assert!(!only_at_first(&[epochs(0, 3, 100, 0), epochs(1, 3, 100, 90)]));
         assert!(!only_at_first(&[]));
+    }
+
+    #[test]
+    fn what_the_last_epoch_read_is_named_where_it_is_much_less() {
+        let named = |last| last_read(&[epochs(0, 2, 100, last)]);
+        assert_eq!(named(4).as_deref(), Some("the last epoch read next to nothing from storage"));
+        assert_eq!(named(8).as_deref(), Some("the last epoch read 8.0% of what the first one did from storage"));
+        assert_eq!(named(60), None);
     }
 
     #[test]

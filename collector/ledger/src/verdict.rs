@@ -1,10 +1,10 @@
 //! The first line of a report.
 
 use crate::diagnose::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader, straggler, straggles};
-use crate::reread::only_at_first;
+use crate::reread::last_read;
 use crate::summary::Figures;
 use crate::tally::Tally;
-use crate::words::{LAST_READ_NOTHING, count};
+use crate::words::count;
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
 use stallscope_units::{duration_in_words, duration_of, percent_in_words};
 
@@ -59,7 +59,7 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
         _ => String::new(),
     };
     let over = match most.causes {
-        [Cause::Fetch] if only_at_first(figures.epochs) => format!("; {LAST_READ_NOTHING}"),
+        [Cause::Fetch] => last_read(figures.epochs).map_or(String::new(), |last| format!("; {last}")),
         _ => String::new(),
     };
     verdict(

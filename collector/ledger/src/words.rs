@@ -2,9 +2,6 @@
 
 use stallscope_model::Estimate;
 
-/// Of a job whose first epoch has read its data.
-pub(crate) const LAST_READ_NOTHING: &str = "the last epoch read next to nothing from storage";
-
 /// "+38% (+30% to +45%)".
 pub(crate) fn gain(gain: &Estimate) -> String {
     // Of what is rounded to it, 0 has no sign.

@@ -232,6 +232,7 @@ def test_facts_describe_each_loader_once(seen):
     }  # fmt: skip
     assert {key: map_4[key] for key in expected} == expected
     assert facts[seen.first["map-0"]]["start_method"] == ""
+    assert [facts[seen.first[name]]["pin_memory"] for name in ("map-1", "pinned-2")] == [False, True]
     assert facts[seen.first["stream-0"]]["dataset_len"] is None
     assert facts[seen.first["whole-batches"]]["batch_size"] is None
 

@@ -58,12 +58,14 @@ def begin(iterator, loader):
         previous = iterator.__dict__.get("_stallscope")
         if previous is not None:
             previous.end()
-        number, known = _number(loader)
+        # Torch pins nothing where there is no device, whatever the loader was made with.
+        pinned = bool(getattr(iterator, "_pin_memory", False))
+        number, known = _number(loader, pinned)
         iterator._stallscope = _native.Iteration(
             loader=number,
             epoch=known.epochs,
             in_process=loader.num_workers == 0,
-            pinned=bool(getattr(iterator, "_pin_memory", False)),
+            pinned=pinned,
             whole_batches=not loader._auto_collation,
             in_order=bool(getattr(loader, "in_order", True)),
             grad_enabled=_never if evaluation.under_way() else _grad_enabled,
@@ -104,13 +106,13 @@ def _never():
     return False
 
 
-def _number(loader):
+def _number(loader, pinned):
     for number, known in enumerate(_known):
         if known.reference() is loader:
             return number, known
     if not _known:
         process.tell_kind("trainer")
-    known = _Known(loader, _facts(loader))
+    known = _Known(loader, _facts(loader, pinned))
     number = _successor_of(known)
     if number is None:
         number = min(len(_known), _MAX_LOADERS)
@@ -137,14 +139,14 @@ def _successor_of(known):
     return alike[0] if alike else None
 
 
-def _facts(loader):
+def _facts(loader, pinned):
     # As a plain attribute only: anything else would be code of the job's.
     sampled = getattr(loader.batch_sampler, "__dict__", {}).get("batch_size")
     return {
         "workers": int(loader.num_workers),
         "batch_size": _count(loader.batch_size or sampled),
         "prefetch_factor": _count(loader.prefetch_factor) if loader.num_workers else None,
-        "pin_memory": bool(loader.pin_memory),
+        "pin_memory": pinned,
         "persistent_workers": bool(loader.persistent_workers),
         "start_method": _start_method(loader) if loader.num_workers else "",
         "dataset": type(outline.scripts_own(loader.dataset)).__name__,
