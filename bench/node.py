@@ -3,7 +3,8 @@
 All four begin together, as the user nobody and in an environment with the Python package, and do a fixed number of steps:
 two read their files from storage on which each read takes a time, one decodes, one waits for its device. Rounds alternate
 between nodes with and without a service. What is compared is how long each job took from its start to its end, all of the
-service's trials included, and their sum. The storage is demo/slowfs, which needs /dev/fuse; some 20 minutes.
+service's trials included, and their sum; and what the service itself takes meanwhile. The storage is demo/slowfs, which needs
+/dev/fuse; some 20 minutes, with `--copies 2` (eight jobs) twice that.
 """
 
 import argparse
@@ -15,11 +16,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from control_real import FAST_MIB_S, PYTHON, SLOWFS, STALLSCOPE, BenchFailed
+from node_scale import MAX_CORE_PERCENT, MAX_MB, Service
 from table import ROOT, Row, markdown, summary, write
 
 WORK = ROOT / "target" / "bench" / "node"
@@ -140,19 +142,19 @@ def service(place: Place):
             if stallscope(place, "node"):
                 break
             time.sleep(0.05)
-        yield
+        yield Service(one.pid)
     finally:
         one.send_signal(signal.SIGTERM)
         one.wait()
 
 
-def together(place: Place) -> dict[str, float]:
+def together(place: Place, jobs: list[Job]) -> dict[str, float]:
     """How long each of the jobs took, in seconds."""
     running, taken, begin = {}, {}, time.monotonic()
     try:
-        for job in JOBS:
+        for job in jobs:
             running[job.name] = place.start(job)
-        meant = 200
+        meant = 50 * len(jobs)
         while len(taken) < len(running):
             for name, process in running.items():
                 if name not in taken and process.poll() is not None:
@@ -170,37 +172,51 @@ def together(place: Place) -> dict[str, float]:
     return taken
 
 
-def one_round(place: Place, latency_ms: int, tuned: bool) -> tuple[dict[str, float], list[dict]]:
-    """What each job took, and the node's audit of it."""
+@dataclass
+class Tuned:
+    """What a service did in a round, and what it took for that."""
+
+    audit: list[dict]
+    core_percent: float
+    memory_mb: float
+
+
+def one_round(place: Place, jobs: list[Job], latency_ms: int, tuned: bool) -> tuple[dict[str, float], Tuned | None]:
     with storage(place, latency_ms):
         if not tuned:
-            return together(place), []
+            return together(place, jobs), None
         shutil.rmtree(WORK / "state", ignore_errors=True)
-        with service(place):
-            taken = together(place)
+        with service(place) as node:
+            begun, cpu_s = time.monotonic(), node.cpu_seconds()
+            taken = together(place, jobs)
+            core_percent = 100 * (node.cpu_seconds() - cpu_s) / (time.monotonic() - begun)
             audit = [json.loads(line) for line in stallscope(place, "node", "log", "--json").splitlines()]
-    return taken, audit
+            return taken, Tuned(audit, core_percent, node.memory_mb())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="with a service, and as many without")
     parser.add_argument("--latency-ms", type=int, default=15, help="what a read from the far storage takes")
+    parser.add_argument("--copies", type=int, default=1, help="of each of the four jobs")
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench-node: a service and jobs of another user need root; run this as root")
     place = Place()
-    times = {False: [], True: []}
+    jobs = [replace(job, name=f"{job.name} {copy}" if copy else job.name) for copy in range(args.copies) for job in JOBS]
+    times, services = {False: [], True: []}, []
     for order in range(2 * args.rounds):
         tuned = order % 4 in (1, 2)
-        taken, audit = one_round(place, args.latency_ms, tuned)
+        taken, did = one_round(place, jobs, args.latency_ms, tuned)
         times[tuned].append(taken)
-        acts = [line["act"] for line in audit]
-        print(f"  {'with a service' if tuned else 'without one'}: {sum(taken.values()):.0f} s in sum"
-              + (f", {acts.count('keep')} kept, {acts.count('undo')} undone" if tuned else ""), file=sys.stderr, flush=True)
-        (WORK / "audit.json").write_text(json.dumps(audit, indent=1)) if tuned else None
+        print(f"  {'with a service' if tuned else 'without one'}: {sum(taken.values()):.0f} s in sum", file=sys.stderr, flush=True)
+        if did:
+            services.append(did)
+            acts = [line["act"] for line in did.audit]
+            print(f"  {acts.count('keep')} kept, {acts.count('undo')} undone", file=sys.stderr, flush=True)
+            (WORK / "audit.json").write_text(json.dumps(did.audit, indent=1))
     rows, lines = [], []
-    for job in JOBS:
+    for job in jobs:
         alone, with_service = (median(taken[job.name] for taken in times[tuned]) for tuned in (False, True))
         slower = with_service / alone - 1
         spread = max(taken[job.name] for taken in times[False]) / min(taken[job.name] for taken in times[False]) - 1
@@ -209,9 +225,15 @@ def main():
     alone, with_service = (median(sum(taken.values()) for taken in times[tuned]) for tuned in (False, True))
     sooner = 1 - with_service / alone
     spread = max(sum(taken.values()) for taken in times[False]) / min(sum(taken.values()) for taken in times[False]) - 1
-    rows.append(Row("four jobs", "sooner in sum by", 100 * sooner, "%", "above 0", sooner > 0))
+    rows.append(Row(f"{len(jobs)} jobs", "sooner in sum by", 100 * sooner, "%", "above 0", sooner > 0))
     lines.append(["in sum", f"{alone:.0f}", f"{with_service:.0f}", f"{sooner:+.1%}", f"{spread:.1%}"])
+    core_percent, memory_mb = (median(getattr(did, name) for did in services) for name in ("core_percent", "memory_mb"))
+    rows += [
+        Row("service and launcher", "CPU", core_percent, "% of a core", f"<= {MAX_CORE_PERCENT}%", core_percent <= MAX_CORE_PERCENT),
+        Row("service and launcher", "memory", memory_mb, "MB", f"<= {MAX_MB} MB", memory_mb <= MAX_MB),
+    ]
     print(markdown(["job", "without a service, s", "with one, s", "sooner by", "spread without one"], lines))
+    print(f"service and launcher: {core_percent:.2f}% of a core, {memory_mb:.1f} MB")
     print(summary(rows))
     print(f"Written to {write('node', rows)}; the last audit of the node is {WORK / 'audit.json'}")
 

@@ -146,10 +146,15 @@ class Service:
 
         return sum(map(of, self.pids))
 
-    def sample(self, jobs: Jobs) -> Sample:
-        def status(pid, name):
-            return int(re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1])
+    def memory_mb(self) -> float:
+        return self._status("VmRSS") * 1024 / 1e6
 
+    def _status(self, name: str) -> int:
+        """Sum of both parts."""
+        texts = (Path(f"/proc/{pid}/status").read_text() for pid in self.pids)
+        return sum(int(re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)[1]) for text in texts)
+
+    def sample(self, jobs: Jobs) -> Sample:
         living = {job.process.pid for job in jobs.running}
         unknown = living
         # A job that has just introduced itself is still being looked at.
@@ -160,8 +165,8 @@ class Service:
             time.sleep(0.1)
         return Sample(
             descriptors=sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.pids),
-            tasks=sum(status(pid, "Threads") for pid in self.pids),
-            memory_mb=sum(status(pid, "VmRSS") for pid in self.pids) * 1024 / 1e6,
+            tasks=self._status("Threads"),
+            memory_mb=self.memory_mb(),
             unknown=len(unknown),
         )
 

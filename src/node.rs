@@ -194,6 +194,13 @@ pub(crate) struct Session {
     uid: u32,
     gid: u32,
     checkpoint_ppm: u32,
+    cores: Cores,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cores {
+    Idle,
+    All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -203,9 +210,10 @@ enum Mode {
 }
 
 pub(crate) fn session(verb: &Session) -> Result<ExitCode> {
-    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid, checkpoint_ppm } = *verb;
-    let acts = mode == Mode::Act;
-    let options = SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
+    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid, checkpoint_ppm, cores } = *verb;
+    let (acts, all_cores) = (mode == Mode::Act, cores == Cores::All);
+    let options =
+        SessionOptions { uid, gid, pid, start_ticks, acts, all_cores, rule, cache_bytes, checkpoint_ppm };
     Ok(ExitCode::from(stallscope_collector::session(&options)?.code()))
 }
 

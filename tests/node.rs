@@ -145,7 +145,7 @@ fn what_is_proven_stays_when_session_launcher_or_service_die_and_a_successor_goe
         return;
     }
     let sandbox = Sandbox::new("survives");
-    let policy = "[[jobs.rule]]\nmode = \"act\"\n";
+    let policy = "[[jobs.rule]]\nmode = \"act\"\ncores = \"all\"\n";
     let launcher = service(&sandbox, policy);
     let mut run = with_torch(&sandbox, "slow", "slow.py", &[]);
     run.stdout(File::create(sandbox.path("job.out")).unwrap()).stderr(Stdio::null());
@@ -405,7 +405,7 @@ fn a_session_ends_though_its_jobs_collector_never_stops_answering() {
     });
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let ticks = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap();
-    let words = ["node-session", &pid.to_string(), ticks, "act", "1", "0", "4747", "4747", "0"];
+    let words = ["node-session", &pid.to_string(), ticks, "act", "1", "0", "4747", "4747", "0", "idle"];
     let mut session = Killed(sandbox.stallscope(&words).stdin(Stdio::piped()).spawn().unwrap());
     for _ in 0..100 {
         asked.recv().unwrap();

@@ -9,7 +9,8 @@ use serde_json::Value;
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-const POLICY: &str = "[[jobs.rule]]\nmatch = { user = \"nobody\" }\nmode = \"act\"\nwithout_run = true\n";
+const POLICY: &str =
+    "[[jobs.rule]]\nmatch = { user = \"nobody\" }\nmode = \"act\"\nwithout_run = true\ncores = \"all\"\n";
 
 /// `sums.py` as nobody, in an environment with the package, started by nothing of ours.
 fn plain(sandbox: &Sandbox, seed: u32, more: &[&str]) -> Command {

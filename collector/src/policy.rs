@@ -86,6 +86,8 @@ pub(crate) struct Rule {
     pub(crate) cache: Option<CacheBounds>,
     /// Of training, what saves may cost at most, in millionths; 0: what the script says.
     pub(crate) checkpoint_ppm: u32,
+    /// Workers may be added on cores that others need, too.
+    pub(crate) all_cores: bool,
     /// Whether it is also for jobs that nobody launched with `run`.
     pub(crate) without_run: bool,
 }
@@ -146,8 +148,9 @@ impl Rule {
             0 => String::new(),
             ppm => format!(", saves up to {} of training", percent(f64::from(ppm) / 1e6)),
         };
+        let cores = if self.all_cores { ", workers on all cores" } else { "" };
         let all = if self.without_run { ", also where it was not started with `run`" } else { "" };
-        format!("{jobs}: {}{cache}{saves}{all}", self.mode.name())
+        format!("{jobs}: {}{cache}{saves}{cores}{all}", self.mode.name())
     }
 }
 
@@ -229,6 +232,8 @@ pub struct Allowed {
     pub cache_floor_bytes: u64,
     /// Of training, what saves may cost at most, in millionths; 0: what the script says.
     pub checkpoint_ppm: u32,
+    /// Workers may be added on cores that others need, too.
+    pub all_cores: bool,
     /// Whether this is so where nobody launched the job with `run`: its shim may come by itself.
     pub without_run: bool,
 }
@@ -243,9 +248,9 @@ impl Policy {
             let cache_bytes = rule.cache.map_or(0, |cache| bytes(cache.most));
             let least = rule.cache.and_then(|cache| cache.least);
             let cache_floor_bytes = least.map_or_else(|| first_cache_of(cache_bytes), bytes);
-            let Rule { mode, checkpoint_ppm, without_run, .. } = *rule;
+            let Rule { mode, checkpoint_ppm, all_cores, without_run, .. } = *rule;
             let rule = Some(number);
-            Allowed { mode, rule, cache_bytes, cache_floor_bytes, checkpoint_ppm, without_run }
+            Allowed { mode, rule, cache_bytes, cache_floor_bytes, checkpoint_ppm, all_cores, without_run }
         });
 
         if let Some(asked) = Mode::named(&job.label) {

@@ -201,6 +201,11 @@ pub(crate) struct CpuTicks {
 }
 
 impl CpuTicks {
+    #[cfg(test)]
+    pub(crate) fn of(cpus: u32, busy: u64, idle: u64, stolen: u64) -> CpuTicks {
+        CpuTicks { cpus, all: busy + idle + stolen, idle, stolen }
+    }
+
     pub(crate) fn read() -> Option<CpuTicks> {
         cpu_ticks_in(&fs::read_to_string("/proc/stat").ok()?)
     }

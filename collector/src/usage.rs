@@ -1,14 +1,16 @@
 //! What the job's processes use, and what its machine, or its part of it, has left.
 
 use crate::cgroup::Groups;
-use crate::procfs::{self, Proportional, Resident};
+use crate::procfs::{self, CpuTicks, Proportional, Resident};
 use rustix::process::Pid;
-use stallscope_control::NodeState;
-use std::collections::{BTreeMap, BTreeSet};
+use stallscope_control::{MachineCpus, NodeState};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 
 /// Looks between two walks over a process's page tables: they are dear.
 const WALK_EVERY: u32 = 30;
+/// As with the CPU time of the job's own processes, which is compared with it.
+const MACHINE_SPAN_NS: u64 = 10_000_000_000;
 /// Walks over those of new processes in one look.
 const NEW_WALKS: usize = 8;
 
@@ -131,7 +133,33 @@ impl Process {
     }
 }
 
-/// The machine as the job's trainers may use it.
+/// What all CPUs of the machine did of late.
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    /// About one a second.
+    looks: VecDeque<(u64, CpuTicks)>,
+}
+
+impl Machine {
+    /// On average over the last ten seconds; `None` before a quarter of that.
+    pub(crate) fn look(&mut self, now_ns: u64) -> Option<MachineCpus> {
+        self.take(now_ns, CpuTicks::read()?)
+    }
+
+    fn take(&mut self, now_ns: u64, ticks: CpuTicks) -> Option<MachineCpus> {
+        self.looks.push_back((now_ns, ticks));
+        while self.looks.front().is_some_and(|(ns, _)| ns + MACHINE_SPAN_NS < now_ns) {
+            self.looks.pop_front();
+        }
+        let (from_ns, before) = self.looks.front()?;
+        let did = ticks.since(before);
+        let busy = did.all * (1.0 - did.stolen_share) - did.idle;
+        (now_ns - from_ns >= MACHINE_SPAN_NS / 4 && did.all > 0.0)
+            .then_some(MachineCpus { idle: did.idle, busy: busy.max(0.0) })
+    }
+}
+
+/// The machine as the job's trainers may use it, but for what others do on it.
 pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
     let groups = Groups::of(trainers);
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -155,6 +183,7 @@ pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
             .max_by(f64::total_cmp),
         shm_free_bytes: trainers.iter().filter_map(|pid| shm_free_bytes(*pid)).min(),
         descriptor_limit: trainers.iter().filter_map(|pid| procfs::descriptor_limit(*pid)).min().unwrap_or(0),
+        machine: None,
     }
 }
 
@@ -226,6 +255,25 @@ mod tests {
         let beyond = both[&0].memory_bytes - kept;
         assert!(beyond > 0 && beyond <= 2 * own, "{beyond} of {own}");
         assert_eq!(both[&1].memory_bytes, 0);
+    }
+
+    #[test]
+    fn what_the_machine_did_is_a_mean_over_seconds() {
+        let second = |ns: u64| ns * 1_000_000_000;
+        let ticks = |busy, idle, stolen| procfs::CpuTicks::of(2, busy, idle, stolen);
+        let mut machine = Machine::default();
+        assert_eq!(machine.take(second(100), ticks(1000, 1000, 0)), None);
+        assert_eq!(machine.take(second(101), ticks(1100, 1100, 0)), None, "too short to be a mean");
+        assert_eq!(
+            machine.take(second(104), ticks(1600, 1200, 0)),
+            Some(MachineCpus { idle: 0.5, busy: 1.5 })
+        );
+        // A quarter was stolen since; what is older than ten seconds does not count.
+        assert_eq!(
+            machine.take(second(114), ticks(2600, 1700, 500)),
+            Some(MachineCpus { idle: 0.5, busy: 1.0 })
+        );
+        assert!(Machine::default().look(0).is_none());
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl<'a> Job<'a> {
                 memory_pressure_share: (!scenario.no_memory).then_some(self.pressure),
                 shm_free_bytes: None,
                 descriptor_limit: 1024,
+                machine: None,
             },
         }
     }

@@ -1,8 +1,9 @@
 //! What a change would take of the machine, worst case, and whether it fits.
 
+mod cores;
+
 use crate::observation::NodeState;
 use crate::ranks::{Job, Rank};
-use crate::stats;
 use crate::trend::Trend;
 use stallscope_model::Budgets;
 use stallscope_units::memory;
@@ -167,47 +168,6 @@ impl Costs {
     }
 }
 
-/// CPU that a rank's loader and trainer take.
-struct Cpu {
-    /// Of a worker that always has a batch to make, share of a core.
-    busy: f64,
-    /// Of the loader, cores, were training never waiting.
-    loader_most: f64,
-    /// Of all that is no worker's, likewise.
-    trainer_most: f64,
-}
-
-impl Cpu {
-    fn of(rank: &Rank) -> Option<Cpu> {
-        let shares: Vec<f64> = rank
-            .services
-            .iter()
-            .map(|service| {
-                let wall = service.ready_ns - service.start_ns;
-                (service.cpu_ns as f64 + service.runnable_ns as f64) / wall as f64
-            })
-            .collect();
-        let count = shares.len() as f64;
-        if count < 8.0 {
-            return None;
-        }
-        let spread = (stats::variance(&shares)? / count).sqrt();
-        let busy = (stats::mean(&shares)? + 2.0 * spread).clamp(0.02, 1.0);
-        let cpu_ns: Vec<f64> = rank.services.iter().map(|service| service.cpu_ns as f64).collect();
-        let recent = rank.recent(0, 0, 30_000_000_000);
-        let step_ns = recent.step_ns();
-        if step_ns <= 0.0 {
-            return None;
-        }
-        let batch_ns = stats::mean(&cpu_ns)?;
-        let trainer = (rank.cores()? - batch_ns / step_ns).max(0.0);
-        // A rank that waits for slower ones works more, too, once these are faster.
-        let waits = recent.stall_share() + recent.share(recent.peer_ns);
-        let free = (1.0 - waits).max(0.05);
-        Some(Cpu { busy, loader_most: 1.1 * batch_ns / (step_ns * free), trainer_most: trainer / free })
-    }
-}
-
 /// When `left` is used up as it goes, where that is too soon.
 fn soon(left: u64, trend: &Trend) -> Option<String> {
     let soon = |falls: f64, within_s: f64| (left as f64 <= falls * within_s && falls > 0.0).then_some(falls);
@@ -350,27 +310,6 @@ impl Headroom {
         }
     }
 
-    fn cores(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
-        if deltas.iter().all(|delta| delta.workers <= 0) {
-            return Ok(());
-        }
-        let limit = self.cores_limit();
-        let mut after = 0.0;
-        for rank in job.ranks.values() {
-            let delta: i64 =
-                deltas.iter().filter(|delta| delta.rank == rank.rank).map(|delta| delta.workers).sum();
-            let workers = rank.value("workers").unwrap_or(0) as f64 + delta as f64;
-            after += match Cpu::of(rank) {
-                Some(cpu) => (workers * cpu.busy).min(cpu.loader_most) + cpu.trainer_most,
-                None => workers + 1.0,
-            };
-        }
-        if after <= limit {
-            return Ok(());
-        }
-        Err(format!("it may take the job to {after:.1} cores, and it may use {limit:.1}"))
-    }
-
     fn descriptors(&self, job: &Job, delta: Delta) -> Result<(), String> {
         let Some(rank) = job.ranks.get(&delta.rank) else { return Ok(()) };
         let more = (delta.workers.max(0) as u64)
@@ -388,12 +327,6 @@ impl Headroom {
             "it may take {more} more descriptors, and rank {} has {} of the {most} that it may open",
             delta.rank, rank.descriptors
         ))
-    }
-
-    /// What may be used: the budget, and never more than there is.
-    fn cores_limit(&self) -> f64 {
-        let there = if self.node.cpus > 0.0 { self.node.cpus } else { f64::INFINITY };
-        self.budgets.cores.map_or(there, |cores| cores.min(there))
     }
 
     fn floor_bytes(&self) -> u64 {

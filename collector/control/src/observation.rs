@@ -52,6 +52,16 @@ pub struct NodeState {
     pub shm_free_bytes: Option<u64>,
     /// Most descriptors that a process of the job may open.
     pub descriptor_limit: u64,
+    /// Of all of the machine, also where the job may use a part of it; `None`: not known yet.
+    pub machine: Option<MachineCpus>,
+}
+
+/// CPUs of a machine over the last seconds, on average. What its host gave to others is in neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MachineCpus {
+    pub idle: f64,
+    /// By any process.
+    pub busy: f64,
 }
 
 /// Turn a knob of a rank.

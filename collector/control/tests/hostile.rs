@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use proptest::prelude::*;
-use stallscope_control::{Controller, NodeState, Observation, RankObservation};
+use stallscope_control::{Controller, MachineCpus, NodeState, Observation, RankObservation};
 use stallscope_model::{
     Act, BatchService, Budgets, CONTROLLED_KNOBS, CacheCurve, CachePoint, CacheState, CacheSummary,
     CacheUses, Cause, Causes, CheckpointAccount, CheckpointRule, EvidenceKinds, Knob, KnobState, Phase,
@@ -164,6 +164,7 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
             memory_pressure_share: observed.pressure.map(|share| f64::from(share) / 255.0),
             shm_free_bytes: Some(observed.available),
             descriptor_limit: 1024,
+            machine: observed.pressure.map(|idle| MachineCpus { idle: f64::from(idle) / 32.0, busy: 8.0 }),
         },
     }
 }
@@ -209,7 +210,7 @@ proptest! {
         cores in proptest::option::of(prop_oneof![Just(f64::NAN), -1.0..64.0f64]),
         memory_bytes in proptest::option::of(huge()),
     ) {
-        let budgets = Budgets { cores, memory_bytes, ..Budgets::default() };
+        let budgets = Budgets { cores, memory_bytes, spare_cores_only: cores.is_none(), ..Budgets::default() };
         let mut controller = Controller::new(TuneMode::Act, budgets, 3);
         let mut now_ns = 1000 * SECOND_NS;
         for observed in &seconds {

@@ -9,6 +9,7 @@ mod given_back;
 mod growth;
 mod hostile;
 mod kept;
+mod others;
 mod pipeline;
 mod remedies;
 mod support;

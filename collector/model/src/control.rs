@@ -93,6 +93,9 @@ pub enum TuneMode {
 pub struct Budgets {
     /// CPU time a second that the job's processes may take on this node.
     pub cores: Option<f64>,
+    /// Workers are added only on cores that others leave idle, and go where others come to need them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare_cores_only: bool,
     /// Memory of the job's processes on this node.
     pub memory_bytes: Option<u64>,
     /// Descriptors of one process.

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::reporting::Controlled;
-use crate::usage::{Usage, node_state};
+use crate::usage::{Machine, Usage, node_state};
 use crate::{host, procfs};
 use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
 use stallscope_model::{Budgets, CacheSummary, Knob, KnobRequest, Phase, TuneMode};
@@ -22,6 +22,7 @@ pub(crate) struct Running {
     /// A rule of the node's began it, which grants its caches memory.
     pub(crate) is_of_node: bool,
     usage: Usage,
+    machine: Machine,
     /// As of the last look at which there was a trainer: where there is none it says nothing of the job's limits.
     node: Option<NodeState>,
     phases: BTreeMap<u32, Phase>,
@@ -40,6 +41,7 @@ impl Running {
             mode,
             is_of_node: false,
             usage: Usage::default(),
+            machine: Machine::default(),
             node: None,
             phases: BTreeMap::new(),
             decisions: BTreeMap::new(),
@@ -114,7 +116,8 @@ impl Running {
         if self.node.is_none() || !trainers.is_empty() {
             self.node = Some(node_state(&trainers));
         }
-        Observation { now_ns, ranks, node: self.node.clone().unwrap_or_default() }
+        let machine = self.machine.look(now_ns);
+        Observation { now_ns, ranks, node: NodeState { machine, ..self.node.clone().unwrap_or_default() } }
     }
 
     /// The session's number of a decision of the controller's; `next` makes one.

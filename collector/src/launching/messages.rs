@@ -20,6 +20,8 @@ pub(crate) struct Start {
     pub(crate) pid: u32,
     pub(crate) start_ticks: u64,
     pub(crate) acts: bool,
+    /// Workers may be added on cores that others need, too.
+    pub(crate) all_cores: bool,
     pub(crate) rule: u32,
     pub(crate) cache_bytes: u64,
     /// Of training, what saves may cost at most, in millionths; 0: what the script says.
@@ -69,7 +71,12 @@ impl ToLauncher {
     pub(crate) fn encode(&self) -> [u8; TO_BYTES] {
         let words = match self {
             ToLauncher::Start(start) => [
-                if start.acts { 2 } else { 1 },
+                match (start.acts, start.all_cores) {
+                    (false, false) => 1,
+                    (true, false) => 2,
+                    (false, true) => 6,
+                    (true, true) => 7,
+                },
                 start.id,
                 u64::from(start.uid) | u64::from(start.checkpoint_ppm) << 32,
                 u64::from(start.pid) | u64::from(start.rule) << 32,
@@ -97,14 +104,15 @@ impl ToLauncher {
         let [kind, id, uid, both, start_ticks, cache_bytes] =
             [0, 8, 16, 24, 32, 40].map(|at| word(bytes, at));
         match kind {
-            1 | 2 => Some(ToLauncher::Start(Start {
+            1 | 2 | 6 | 7 => Some(ToLauncher::Start(Start {
                 id,
                 uid: uid as u32,
                 checkpoint_ppm: (uid >> 32) as u32,
                 pid: both as u32,
                 rule: (both >> 32) as u32,
                 start_ticks,
-                acts: kind == 2,
+                acts: kind == 2 || kind == 7,
+                all_cores: kind > 5,
                 cache_bytes,
             })),
             3 => Some(ToLauncher::Stop { id }),
@@ -178,10 +186,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_message_arrives_as_it_was_sent(
-            id: u64, uid: u32, pid: u32, start_ticks: u64, acts: bool, rule: u32, cache_bytes: u64,
-            checkpoint_ppm: u32, keep_s in 1..u32::MAX, is_recorded: bool,
+            id: u64, uid: u32, pid: u32, start_ticks: u64, acts: bool, all_cores: bool, rule: u32,
+            cache_bytes: u64, checkpoint_ppm: u32, keep_s in 1..u32::MAX, is_recorded: bool,
         ) {
-            let start = Start { id, uid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
+            let start = Start { id, uid, pid, start_ticks, acts, all_cores, rule, cache_bytes, checkpoint_ppm };
             let keep = Duration::from_secs(u64::from(keep_s));
             let retention = is_recorded.then_some(Retention { keep, most_bytes: cache_bytes });
             let collect = Collect { id, uid, pid, start_ticks, has_shim: acts, retention };
@@ -197,7 +205,7 @@ mod tests {
         fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), TO_BYTES)) {
             let bytes: [u8; TO_BYTES] = bytes.try_into().unwrap();
             let kind = word(&bytes, 0);
-            prop_assert!(ToLauncher::decode(&bytes).is_none() || (1..=5).contains(&kind));
+            prop_assert!(ToLauncher::decode(&bytes).is_none() || (1..=7).contains(&kind));
         }
     }
 }

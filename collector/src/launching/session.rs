@@ -34,6 +34,8 @@ pub struct SessionOptions {
     /// When that process began: its number may be another's by now.
     pub start_ticks: u64,
     pub acts: bool,
+    /// Workers may be added on cores that others need, too.
+    pub all_cores: bool,
     /// The policy's rule.
     pub rule: u32,
     /// Most that the job's caches may be raised to.
@@ -69,11 +71,11 @@ impl SessionEnd {
 
 impl SessionOptions {
     pub(super) fn of(start: &Start, gid: u32) -> SessionOptions {
-        let Start { uid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm, .. } = *start;
-        SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm }
+        let Start { uid, pid, start_ticks, acts, all_cores, rule, cache_bytes, checkpoint_ppm, .. } = *start;
+        SessionOptions { uid, gid, pid, start_ticks, acts, all_cores, rule, cache_bytes, checkpoint_ppm }
     }
 
-    pub(super) fn words(&self) -> [String; 9] {
+    pub(super) fn words(&self) -> [String; 10] {
         let mode = if self.acts { "act" } else { "advise" };
         [
             VERB.into(),
@@ -85,6 +87,7 @@ impl SessionOptions {
             self.uid.to_string(),
             self.gid.to_string(),
             self.checkpoint_ppm.to_string(),
+            if self.all_cores { "all" } else { "idle" }.into(),
         ]
     }
 }
@@ -94,7 +97,8 @@ impl SessionOptions {
 /// # Errors
 /// There is no such job of this user, it has a controller already, or the launcher did not start this process.
 pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
-    let SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm } = *options;
+    let SessionOptions { uid, gid, pid, start_ticks, acts, all_cores, rule, cache_bytes, checkpoint_ppm } =
+        *options;
     become_user(uid, gid).context("the launcher alone starts sessions")?;
     ensure!(procfs::start_ticks(pid) == Some(start_ticks), "process {pid} has ended");
     let socket = runtime::socket_of(pid).context("the job has no shim")?;
@@ -103,7 +107,12 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
     end_with_stdin();
     let mode = if acts { TuneMode::Act } else { TuneMode::Advise };
     let checkpoint_overhead = Some(f64::from(checkpoint_ppm) / 1e6).filter(|share| *share > 0.0);
-    let budgets = Budgets { cache_bytes: Some(cache_bytes), checkpoint_overhead, ..Budgets::default() };
+    let budgets = Budgets {
+        cache_bytes: Some(cache_bytes),
+        checkpoint_overhead,
+        spare_cores_only: !all_cores,
+        ..Budgets::default()
+    };
     Ok(match acting::tune(&socket, mode, budgets, Some(rule), &mut |_| {})? {
         Acted::JobEnded => SessionEnd::JobEnded,
         Acted::ByUser(_) => SessionEnd::Stopped,

@@ -43,7 +43,18 @@ struct OneRule {
     cache: Option<Cache>,
     checkpoint_overhead: Option<Overhead>,
     #[serde(default)]
+    cores: Cores,
+    #[serde(default)]
     without_run: bool,
+}
+
+/// Those that added workers may use.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Cores {
+    #[default]
+    Idle,
+    All,
 }
 
 /// In millionths.
@@ -286,6 +297,7 @@ impl Policy {
                 .cache
                 .map(|cache| CacheBounds { most: cache.max.0, least: cache.min.map(|least| least.0) }),
             checkpoint_ppm: rule.checkpoint_overhead.map_or(0, |overhead| overhead.0),
+            all_cores: rule.cores == Cores::All,
             without_run: rule.without_run,
         });
         let recordings = whole.recordings.map(|kept| Recordings {

@@ -73,6 +73,15 @@ fn what_saves_may_cost_is_a_share_of_training() {
 }
 
 #[test]
+fn added_workers_have_the_idle_cores_unless_the_rule_says_otherwise() {
+    let cores = |key: &str| policy(&format!("[[jobs.rule]]\nmode = \"act\"\n{key}\n"));
+    let all = |key| cores(key).allows(&job("mira", "", ""), GIB).all_cores;
+    assert_eq!(["", "cores = \"idle\"", "cores = \"all\""].map(all), [false, false, true]);
+    let in_words = cores("cores = \"all\"").in_words(GIB);
+    assert!(in_words.contains("every job: act, caches stay as they are, workers on all cores"), "{in_words}");
+}
+
+#[test]
 fn jobs_without_run_are_the_policys_where_a_rule_says_so_and_no_label_forbids_it() {
     let policy = policy("[[jobs.rule]]\nmatch = { user = \"m*\" }\nmode = \"act\"\nwithout_run = true\n");
     let comes = |user, label| policy.allows(&job(user, "", label), GIB).without_run;
@@ -209,6 +218,7 @@ fn the_file_that_ships_has_each_key_with_its_default() {
         "min",
         "of",
         "checkpoint_overhead",
+        "cores",
         "without_run",
         "dir",
         "keep",
@@ -221,6 +231,7 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     // The defaults that its comments name.
     let bare = policy("[[jobs.rule]]\nmode = \"act\"\n");
     assert_eq!((bare.rules[0].cache, bare.reserve_bytes, bare.rules[0].without_run), (None, 0, false));
+    assert!(!bare.rules[0].all_cores);
     assert!(bare.rules[0].matches(&job("", "", "")));
     assert_eq!((&bare.recordings, &bare.export), (&None, &Export::default()));
     let recorded = policy("[recordings]\ndir = \"/d\"\n").recordings.unwrap().retention;

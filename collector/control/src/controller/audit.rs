@@ -136,6 +136,7 @@ pub(crate) fn moves(proposal: &Proposal) -> String {
 pub(crate) fn budgets(budgets: &Budgets) -> String {
     let parts: Vec<String> = [
         budgets.cores.map(|cores| format!("{cores} cores")),
+        budgets.spare_cores_only.then(|| "cores that others leave idle".to_owned()),
         budgets.memory_bytes.map(|bytes| format!("{} of memory", memory(bytes))),
         budgets.descriptors.map(|count| format!("{count} descriptors a process")),
         budgets.cache_bytes.map(|bytes| match bytes {

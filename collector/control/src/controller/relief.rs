@@ -1,6 +1,6 @@
-//! What is given back at once, where memory gets short.
+//! What is given back at once, where memory gets short or others need the cores.
 
-use super::seed::{CACHE, Kind, Proposal};
+use super::seed::{CACHE, Kind, Proposal, WORKERS};
 use super::turn::{Move, Turn};
 use super::{Controller, RELIEF_NS, RELIEF_SEEN_NS, Work, audit};
 use crate::Outcome;
@@ -86,6 +86,34 @@ impl Controller {
         true
     }
 
+    /// Takes back workers that were added, the newest first, while others may wait for the cores that they have. True when that is all
+    /// there is to do now. Nothing went wrong with them, so that it does not count as what had to be taken back in a hurry.
+    pub(super) fn yield_cores(&mut self, out: &mut Outcome) -> bool {
+        let Some(why) = self.headroom.crowds(&self.job) else { return false };
+        let adds_workers = |proposal: &Proposal| proposal.knob == WORKERS && proposal.kind == Kind::Raise;
+        if matches!(&self.work, Work::Probing(probe) if adds_workers(&probe.proposal))
+            && let Work::Probing(mut probe) = std::mem::take(&mut self.work)
+        {
+            self.relieved_ns = Some(self.now_ns);
+            probe.note_memory(&self.job);
+            self.learn(&probe);
+            self.give_up(&probe.proposal, 1.0);
+            self.put_back(*probe, why, out);
+            return true;
+        }
+        let newest = self.raised.iter().rposition(adds_workers);
+        let Some(newest) = newest.filter(|_| matches!(self.work, Work::Watching)) else { return false };
+        // How many are idle is a mean over seconds, too.
+        if self.relieved_ns.is_some_and(|ns| self.now_ns < ns.saturating_add(RELIEF_NS)) {
+            return false;
+        }
+        self.relieved_ns = Some(self.now_ns);
+        let last = self.raised.remove(newest);
+        let decision = self.decision_of(&last);
+        self.revert(decision, &last, why, None, out);
+        true
+    }
+
     /// The number of the decision that `raised` is taken back by: its own while it is unproven.
     fn decision_of(&mut self, raised: &Proposal) -> u64 {
         match self.growth.take_if(|growth| growth.proposal == *raised) {
@@ -131,8 +159,21 @@ impl Controller {
         }
     }
 
-    /// Asks for what was before `proposal`, where its values, or a part of them, are still in force.
+    /// Asks in a hurry for what was before `proposal`.
     pub(super) fn take_back(
+        &mut self,
+        decision: u64,
+        proposal: &Proposal,
+        why: String,
+        measured: Option<Gain>,
+        out: &mut Outcome,
+    ) {
+        self.revert(decision, proposal, why, measured, out);
+        self.rollback(out);
+    }
+
+    /// Asks for what was before `proposal`, where its values, or a part of them, are still in force.
+    fn revert(
         &mut self,
         decision: u64,
         proposal: &Proposal,
@@ -149,7 +190,6 @@ impl Controller {
             proposal.moves.iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
         self.give_up(proposal, 1.0);
         self.turn_to(decision, moves, out);
-        self.rollback(out);
     }
 
     pub(super) fn rollback(&mut self, out: &mut Outcome) {

@@ -13,7 +13,7 @@ const WORSE: f64 = 0.03;
 
 impl Controller {
     pub(super) fn act(&mut self, elapsed_ns: u64, out: &mut Outcome) {
-        if self.relieve(out) || self.fit_caches(out) {
+        if self.relieve(out) || self.yield_cores(out) || self.fit_caches(out) {
             return;
         }
         if self.blind().is_none() && self.job.training().all(|rank| rank.phase == Some(Phase::Training)) {

@@ -4,7 +4,7 @@
 mod cache;
 
 pub(crate) use cache::Cache;
-use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
+use stallscope_control::{Action, Controller, MachineCpus, NodeState, Observation, Outcome, RankObservation};
 use stallscope_model::{
     Act, AuditEvent, BatchService, Budgets, CacheSummary, Cause, Causes, CheckpointAccount, CheckpointRule,
     EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
@@ -91,6 +91,11 @@ pub(crate) struct Job {
     /// Until when those that are to leave are there.
     leaving_ns: u64,
     pub(crate) pressure: f64,
+    /// Cores of the machine's 16 that others want; `None`: nobody looks.
+    pub(crate) others_cpus: Option<f64>,
+    /// That the trainer uses.
+    pub(crate) trainer_cpus: f64,
+    cpu_ns: u64,
     /// How batches are made is not seen.
     pub(crate) hides_services: bool,
     /// Nothing new is seen.
@@ -140,6 +145,9 @@ impl Job {
             leaves_ns: 0,
             leaving_ns: 0,
             pressure: 0.0,
+            others_cpus: None,
+            trainer_cpus: 0.5,
+            cpu_ns: 500 * SECOND_NS,
             hides_services: false,
             frozen: false,
             dead: false,
@@ -337,6 +345,7 @@ impl Job {
 
     pub(crate) fn second(&mut self) -> Observation {
         self.now_ns += SECOND_NS;
+        self.cpu_ns += (self.cores() * SECOND_NS as f64) as u64;
         self.save();
         if self.leaving_ns > 0 && self.now_ns >= self.leaving_ns {
             self.leaving_ns = 0;
@@ -396,7 +405,7 @@ impl Job {
             checkpoints: self.saver.as_ref().map(|saver| saver.account),
             memory_bytes,
             worker_bytes: self.worker_bytes(),
-            cpu_ns: self.now_ns / 2,
+            cpu_ns: self.cpu_ns,
             descriptors: 40,
         };
         Observation {
@@ -411,8 +420,20 @@ impl Job {
                 memory_pressure_share: Some(self.pressure),
                 shm_free_bytes: Some(16 << 30),
                 descriptor_limit: 1024,
+                machine: self.others_cpus.map(|others| self.machine(others)),
             },
         }
+    }
+
+    /// That the job uses, with what each worker computes where that is of interest.
+    fn cores(&self) -> f64 {
+        let workers = if self.others_cpus.is_some() { self.workers() as f64 } else { 0.0 };
+        self.trainer_cpus + self.cpu_share * workers
+    }
+
+    fn machine(&self, others: f64) -> MachineCpus {
+        let busy = (self.cores() + others).min(16.0);
+        MachineCpus { idle: 16.0 - busy, busy }
     }
 
     fn step(&mut self, reads_ns: u64) -> StepLedger {
