@@ -418,9 +418,18 @@ fn print_json(value: &Value) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Characters of a cell: a manifest may be anybody's, and names its metrics as it likes.
+const CELL: usize = 60;
+
 /// Columns as wide as their cells; those named in `figures` are flush right.
 fn table(heading: &[&str], figures: &[usize], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|&word| word.into()).collect();
+    let cut = |cell: &String| match cell.char_indices().nth(CELL) {
+        Some((end, _)) => format!("{}…", &cell[..end]),
+        None => cell.clone(),
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(cut).collect()).collect();
+    let rows = &rows;
     let width = |text: &String| text.chars().count();
     let widths: Vec<usize> = (0..heading.len())
         .map(|column| rows.iter().chain([&heading]).map(|row| width(&row[column])).max().unwrap_or(0))

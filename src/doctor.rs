@@ -1,6 +1,7 @@
 use crate::terminal::{self, Colour};
 use anyhow::Result;
 use clap::Args;
+use stallscope_reports::clean;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -31,9 +32,11 @@ pub(crate) fn main(verb: &Doctor, colour: Colour) -> Result<ExitCode> {
                 (false, true) => paint("31", "missing"),
                 (false, false) => paint("33", "note   "),
             };
-            writeln!(text, "{mark}  {:width$}  {}", check.name, check.detail)?;
-            if !check.remedy.is_empty() {
-                writeln!(text, "{:9}{:width$}  {}", "", "", paint("1", &check.remedy))?;
+            // Some of it is a service's answer, at a socket that the environment may name.
+            let [detail, remedy] = [&check.detail, &check.remedy].map(|text| clean(text, style.unicode));
+            writeln!(text, "{mark}  {:width$}  {detail}", check.name)?;
+            if !remedy.is_empty() {
+                writeln!(text, "{:9}{:width$}  {}", "", "", paint("1", &remedy))?;
             }
         }
         text

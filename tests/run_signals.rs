@@ -155,3 +155,17 @@ fn nothing_is_left_of_what_a_signal_ended() {
         |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|command| !command.is_empty());
     wait_until("the witnesses end with `run`", || !children[..2].iter().any(is_there));
 }
+
+/// Seen: a job that ended with 0, or 7, ended with 1 under a parent that ignores SIGCHLD, as some supervisors do.
+#[test]
+fn how_a_job_ends_is_known_under_a_parent_that_ignores_its_children() {
+    let sandbox = Sandbox::new("ignored-ends");
+    let ends = "import signal, sys; ignores = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN; sys.exit(7 if ignores else 1)";
+    let run = sandbox.stallscope(&["run", "--no-kernel", "--", &python(), "-c", ends]);
+    let ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let mut parent = Command::new(python());
+    parent.args(["-c", ignore]).arg(run.get_program()).args(run.get_args());
+    parent.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = parent.current_dir(run.get_current_dir().unwrap()).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+}

@@ -3,6 +3,8 @@
 use crate::containers::{Containers, THEIR_ROOT};
 use crate::outbox::Outbox;
 use crate::watch_audit::Watch;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::PollFlags;
 use stallscope_abi::files::FileKey;
 use stallscope_abi::kernel::{MAX_TASKS, Record, TaskSlot, bytes_of};
@@ -80,15 +82,16 @@ impl Caller {
     /// The connection is gone already.
     pub(crate) fn new(stream: UnixStream) -> std::io::Result<Caller> {
         stream.set_nonblocking(true)?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        let containers = peer.uid.is_root().then(|| Containers::around(&stream, Some(pid)));
+        // 0 where it has no number here, which rustix has no value for.
+        let peer = getsockopt(&stream, PeerCredentials)?;
+        let (uid, pid) = (peer.uid(), u32::try_from(peer.pid()).unwrap_or(0));
+        let containers = (uid == 0).then(|| Containers::around(&stream, Some(pid)));
         Ok(Caller {
             stream,
-            uid: peer.uid.as_raw(),
+            uid,
             containers: containers.filter(|containers| !containers.have(std::process::id())),
-            payer: peer.uid.as_raw(),
-            reader: peer.uid.as_raw(),
+            payer: uid,
+            reader: uid,
             pid,
             begun: Instant::now(),
             inbox: Vec::new(),
@@ -209,7 +212,7 @@ impl Caller {
 
     /// One of its trees, as the audit has it.
     pub(crate) fn watch(&self, root: u32, root_start_ns: u64) -> Watch {
-        Watch { uid: self.uid, pid: self.pid, root, root_start_ns }
+        Watch { uid: self.uid, payer: self.payer, pid: self.pid, root, root_start_ns }
     }
 
     /// Sends a record of its trees. `of`: the task whose record it is.

@@ -1,5 +1,6 @@
 //! Launches the job as the user who typed it, in their environment, with the shim on its Python path.
 
+use crate::foreign_text::short;
 use crate::private_mounts::PrivateMounts;
 use crate::sudo::Caller;
 use crate::witness::Witnesses;
@@ -72,6 +73,7 @@ pub(crate) fn launch(
     if let Some(caller) = run_as {
         caller.run(child.as_std_mut());
     }
+    signals::hear_of(child.as_std_mut());
     // The last thing before it is the job.
     witnesses.begin_with(child.as_std_mut());
     child.spawn().map_err(|error| {
@@ -155,6 +157,9 @@ fn expects(kind: SignalKind, pid: u32) -> bool {
     sets.fold(0, |all, set| all | set) >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
+/// Characters of a job's name, which every screen, page and metric has. A command line may have a mebibyte, and be another user's.
+pub(crate) const NAME_CHARS: usize = 200;
+
 /// A job's name from its command: the script's, else the program's.
 pub(crate) fn name_of(command: &[OsString]) -> String {
     let paths: Vec<&Path> = command.iter().map(Path::new).collect();
@@ -166,7 +171,7 @@ pub(crate) fn name_of(command: &[OsString]) -> String {
         (None, Some(module)) => Some(module.as_os_str()),
         (None, None) => paths.first().and_then(|program| program.file_stem()),
     };
-    named.map_or_else(|| "job".into(), |name| name.to_string_lossy().into_owned())
+    named.map_or_else(|| "job".into(), |name| short(&name.to_string_lossy(), NAME_CHARS))
 }
 
 /// Bytes of a recording's name that come from its job's: beside it lie files with longer names.
@@ -196,6 +201,7 @@ mod tests {
 
     #[test]
     fn a_job_is_called_like_its_script() {
+        assert_eq!(name(&"x".repeat(1 << 20)).chars().count(), NAME_CHARS);
         assert_eq!(name("python train.py --lr 0.1"), "train");
         assert_eq!(name("torchrun --nproc-per-node 2 src/pretrain.py"), "pretrain");
         assert_eq!(name("python -m timm.train"), "timm.train");

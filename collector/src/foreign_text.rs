@@ -20,6 +20,23 @@ pub(crate) fn short(text: &str, most: usize) -> String {
     short
 }
 
+/// Bytes of a command line, which is kept for as long as its job runs and written each second.
+const COMMAND_BYTES: usize = 4 << 10;
+
+/// The beginning of a command line; its last word is "…" where there is more.
+pub(crate) fn shorten_command(command: &mut Vec<String>) {
+    let mut bytes = 0;
+    let fits = |word: &&String| {
+        bytes += word.len() + 1;
+        bytes <= COMMAND_BYTES
+    };
+    let whole = command.iter().take_while(fits).count();
+    if whole < command.len() {
+        // A list of its own: one that is cut keeps what memory all of it took.
+        *command = command[..whole].iter().cloned().chain(["…".to_owned()]).collect();
+    }
+}
+
 pub(crate) fn sentence(text: &str) -> String {
     short(text, SENTENCE)
 }
@@ -64,6 +81,19 @@ pub(crate) fn shorten_loader(loader: &mut LoaderFact) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_line_is_kept_up_to_some_words() {
+        let mut command = vec!["python".to_owned(), "train.py".to_owned()];
+        shorten_command(&mut command);
+        assert_eq!(command, ["python", "train.py"]);
+        command.push("x".repeat(1 << 20));
+        shorten_command(&mut command);
+        assert_eq!(command, ["python", "train.py", "…"]);
+        let mut many = vec!["word".to_owned(); 10_000];
+        shorten_command(&mut many);
+        assert_eq!(many.len(), COMMAND_BYTES / 5 + 1);
+    }
 
     /// "or memory changes there that" had ended a sentence.
     #[test]

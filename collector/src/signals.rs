@@ -112,6 +112,25 @@ pub fn take_file_limits_as_errors() {
     }
 }
 
+/// From here on it is heard how children end, also where our parent has this process ignore that (SIGCHLD): `child` ignores it as it
+/// would have.
+pub(crate) fn hear_of(child: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    if ignored_signals() >> (libc::SIGCHLD - 1) & 1 == 0 {
+        return;
+    }
+    let takes = |handler| SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+    // SAFETY: nothing of ours handles it.
+    let _ = unsafe { sigaction(Sig::SIGCHLD, &takes(SigHandler::SigDfl)) };
+    let ignore = move || {
+        // SAFETY: as above; a system call, which may be made between fork and exec.
+        let _ = unsafe { sigaction(Sig::SIGCHLD, &takes(SigHandler::SigIgn)) };
+        Ok(())
+    };
+    // SAFETY: it makes nothing but a system call.
+    unsafe { child.pre_exec(ignore) };
+}
+
 /// The set of signals that this process ignores, bit 0 for signal 1.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

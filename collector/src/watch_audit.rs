@@ -14,6 +14,8 @@ const ONE_MORE: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Watch {
     pub(crate) uid: u32,
+    /// Who has these user numbers: subordinate ones are their owner's.
+    pub(crate) payer: u32,
     /// Of the caller.
     pub(crate) pid: u32,
     pub(crate) root: u32,
@@ -37,23 +39,23 @@ struct Allowance {
 impl WatchAudit {
     pub(crate) fn begins(&mut self, watch: Watch, syscalls: bool, now: Instant) {
         self.since.insert(watch, now);
-        let Watch { uid, pid, root, root_start_ns } = watch;
+        let Watch { uid, payer, pid, root, root_start_ns } = watch;
         let hooks = if syscalls { "with system calls hooked" } else { "without system calls" };
         let started = root_start_ns / 1_000_000_000;
         let line = format!(
             "user {uid} (process {pid}) watches the tree of process {root}, started {started} s after boot, {hooks}"
         );
-        self.say(uid, line, now);
+        self.say(payer, line, now);
     }
 
     pub(crate) fn ends(&mut self, watch: Watch, now: Instant) {
-        let Watch { uid, pid, root, .. } = watch;
+        let Watch { uid, payer, pid, root, .. } = watch;
         let Some(since) = self.since.remove(&watch) else { return };
         let lasted = now.saturating_duration_since(since).as_secs();
         let line = format!(
             "user {uid} (process {pid}) watches the tree of process {root} no more, after {lasted} s"
         );
-        self.say(uid, line, now);
+        self.say(payer, line, now);
     }
 
     /// The lines since this was last asked.
@@ -61,12 +63,12 @@ impl WatchAudit {
         std::mem::take(&mut self.lines)
     }
 
-    fn say(&mut self, uid: u32, line: String, now: Instant) {
+    fn say(&mut self, payer: u32, line: String, now: Instant) {
         // A user with the whole allowance again is as one who never came.
-        if !self.users.contains_key(&uid) {
+        if !self.users.contains_key(&payer) {
             self.users.retain(|_, user| user.allowed(now) < AT_ONCE || user.left_out > 0);
         }
-        let user = self.users.entry(uid).or_insert(Allowance { lines: AT_ONCE, at: now, left_out: 0 });
+        let user = self.users.entry(payer).or_insert(Allowance { lines: AT_ONCE, at: now, left_out: 0 });
         let allowed = user.allowed(now);
         if allowed > user.lines {
             (user.lines, user.at) = (allowed, now);
@@ -78,7 +80,7 @@ impl WatchAudit {
         user.lines -= 1;
         if user.left_out > 0 {
             let left_out = std::mem::take(&mut user.left_out);
-            self.lines.push(format!("user {uid}: {left_out} lines of what was watched were left out"));
+            self.lines.push(format!("user {payer}: {left_out} lines of what was watched were left out"));
         }
         self.lines.push(line);
     }
@@ -95,7 +97,7 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    const MIRA: Watch = Watch { uid: 4242, pid: 311, root: 300, root_start_ns: 12_900_000_000 };
+    const MIRA: Watch = Watch { uid: 4242, payer: 4242, pid: 311, root: 300, root_start_ns: 12_900_000_000 };
 
     #[test]
     fn who_watches_whom_is_written_at_its_beginning_and_its_end() {
@@ -119,11 +121,13 @@ mod tests {
             audit.begins(Watch { root, ..MIRA }, false, now);
         }
         assert_eq!(audit.take().len(), AT_ONCE as usize);
-        audit.begins(Watch { uid: 4343, ..MIRA }, false, now);
+        audit.begins(Watch { uid: 4343, payer: 4343, ..MIRA }, false, now);
         assert_eq!(audit.take().len(), 1, "another user's is written");
+        (0..100).for_each(|uid| audit.begins(Watch { uid, ..MIRA }, false, now));
+        assert!(audit.take().is_empty(), "under numbers that are theirs as well");
         audit.begins(MIRA, false, now + ONE_MORE);
         let lines = audit.take();
-        assert_eq!(lines[0], "user 4242: 960 lines of what was watched were left out");
+        assert_eq!(lines[0], "user 4242: 1060 lines of what was watched were left out");
         assert_eq!(lines.len(), 2);
         audit.begins(MIRA, false, now + ONE_MORE);
         assert!(audit.take().is_empty());

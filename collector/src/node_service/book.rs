@@ -219,7 +219,7 @@ mod tests {
         let mut book = Book::open(&path).expect("a folder in the temporary folder");
         let by = |uid| Paused { by: "u".repeat(32), uid, since_wall_ns: u64::MAX };
         let mut pauses = Pauses::default();
-        let most = (1..u32::MAX).take_while(|pid| pauses.pause_job((*pid, u64::MAX), by(*pid)).is_ok());
+        let most = (1..u32::MAX).take_while(|pid| pauses.pause_job((*pid, u64::MAX), by(*pid), *pid).is_ok());
         assert!(most.count() > 4000);
         pauses.set_node(Some(by(0)));
         for _ in 0..5 {

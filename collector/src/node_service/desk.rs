@@ -9,7 +9,7 @@ mod shown;
 mod tests;
 
 use first_cache::Promise;
-use introduced::Collectors;
+use introduced::{Begins, Collectors};
 pub(super) use pausing::{Asking, Turned};
 
 use super::pauses::{Pauses, Process};
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 /// A session that failed is started again so often, first after so long, and then after twice that.
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// Where a user's jobs begin faster than sessions are started for them.
+const PUT_OFF: Duration = Duration::from_secs(1);
 /// One that ran for longer did not fail at what it began with: what fails later is tried anew.
 const RAN_WELL: Duration = Duration::from_secs(600);
 /// A job that has not begun by then is granted nothing before it does.
@@ -43,6 +45,8 @@ const NAME_CHARS: usize = 200;
 pub(super) struct Arrival {
     /// Its owner, by the kernel's word.
     pub(super) uid: u32,
+    /// Whose share of what all users have together it takes of.
+    pub(super) payer: u32,
     pub(super) user: String,
     pub(super) cgroups: Vec<String>,
     pub(super) job: JobHello,
@@ -77,6 +81,7 @@ pub(super) struct Desk {
 #[derive(Debug)]
 struct Job {
     uid: u32,
+    payer: u32,
     name: String,
     known: JobKnown,
     /// Its owner chose a mode when it was started: then it is no concern of the policy's.
@@ -106,6 +111,8 @@ enum Session {
     /// It was asked to end.
     Ends(u64),
     StartsAgain(Instant),
+    /// So many of its user's began a moment ago that this one is put off.
+    Waits(Instant),
     /// For the reason given.
     GivenUp(String),
 }
@@ -207,13 +214,14 @@ impl Desk {
 
     /// The job's number, and what a cache that it begins with may take.
     pub(super) fn arrive(&mut self, arrival: Arrival) -> (u64, u64) {
-        let Arrival { uid, user, cgroups, job, is_watched } = arrival;
+        let Arrival { uid, payer, user, cgroups, job, is_watched } = arrival;
         let known = JobKnown { user, cgroups, label: job.label };
         let allowed = self.policy.allows(&known, self.node_bytes);
         self.last_job += 1;
         let id = self.last_job;
         let job = Job {
             uid,
+            payer,
             name: foreign_text::short(&job.name, NAME_CHARS),
             known,
             is_own: job.own_mode.is_some(),
@@ -266,11 +274,15 @@ impl Desk {
         if is_paused || matches!(job.session, Session::Runs(_) | Session::Ends(_)) {
             return Vec::new();
         }
+        if !self.collectors.pays(Begins::Session, job.payer, self.now) {
+            job.session = Session::Waits(self.now + PUT_OFF);
+            return Vec::new();
+        }
         self.last_session += 1;
         job.session = Session::Runs(self.last_session);
         job.began = self.now;
         let (uid, rule) = (job.uid, job.allowed.rule.unwrap_or(0));
-        let checkpoint_ppm = job.allowed.checkpoint_ppm;
+        let Allowed { checkpoint_ppm, all_cores, .. } = job.allowed;
         self.admit(id);
         let cache_bytes = self.granted(id);
         if self.shares.granted(id).is_none() {
@@ -285,6 +297,7 @@ impl Desk {
             pid,
             start_ticks,
             acts,
+            all_cores,
             rule,
             cache_bytes,
             checkpoint_ppm,
@@ -374,7 +387,8 @@ impl Desk {
         let changed = self.shares.settle(now);
         changed.iter().for_each(|id| self.note_grant(*id));
         self.regranted.extend(changed);
-        let is_due = |job: &Job| matches!(job.session, Session::StartsAgain(due) if due <= now);
+        let is_due =
+            |job: &Job| matches!(job.session, Session::StartsAgain(due) | Session::Waits(due) if due <= now);
         let due: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(id, _)| *id).collect();
         due.into_iter().flat_map(|id| self.begin(id)).collect()
     }
@@ -404,7 +418,8 @@ impl Desk {
                 None => self.shares.leave(*id),
             }
             // What a session may use changes while it runs.
-            let given = |allowed: &Allowed| (allowed.mode, allowed.rule, allowed.checkpoint_ppm);
+            let given =
+                |allowed: &Allowed| (allowed.mode, allowed.rule, allowed.checkpoint_ppm, allowed.all_cores);
             if given(&before) == given(&job.allowed) {
                 continue;
             }
@@ -415,7 +430,9 @@ impl Desk {
                     orders.push(ToLauncher::Stop { id });
                 }
                 Session::Ends(_) => {}
-                Session::None | Session::StartsAgain(_) | Session::GivenUp(_) => job.session = Session::None,
+                Session::None | Session::StartsAgain(_) | Session::Waits(_) | Session::GivenUp(_) => {
+                    job.session = Session::None;
+                }
             }
         }
         let ids: Vec<u64> = self.jobs.keys().copied().collect();

@@ -23,6 +23,9 @@ struct OfJob {
     pid: u32,
     start_ticks: u64,
     paused: Paused,
+    /// Who has the user's number: a subordinate one is its owner's.
+    #[serde(default)]
+    payer: u32,
 }
 
 impl Pauses {
@@ -45,20 +48,24 @@ impl Pauses {
 
     /// # Errors
     /// There are too many, in a sentence.
-    pub(super) fn pause_job(&mut self, (pid, start_ticks): Process, paused: Paused) -> Result<(), String> {
+    pub(super) fn pause_job(
+        &mut self,
+        (pid, start_ticks): Process,
+        paused: Paused,
+        payer: u32,
+    ) -> Result<(), String> {
         let is_its = |job: &OfJob| (job.pid, job.start_ticks) == (pid, start_ticks);
-        let of_user = self.jobs.iter().filter(|job| job.paused.uid == paused.uid).count();
-        if !self.jobs.iter().any(is_its)
-            && paused.uid != 0
-            && (of_user >= OF_A_USER || self.jobs.len() >= OF_ALL)
-        {
+        let of_user = self.jobs.iter().filter(|job| job.payer == payer).count();
+        // And fewer than are left for others.
+        let most = OF_A_USER.min(OF_ALL.saturating_sub(self.jobs.len()));
+        if !self.jobs.iter().any(is_its) && paused.uid != 0 && of_user >= most {
             return Err(format!(
-                "{of_user} jobs of {} are paused, and {OF_A_USER} may be: resume some, or have root pause the node",
+                "{of_user} jobs of {} are paused, and {most} may be: resume some, or have root pause the node",
                 paused.by
             ));
         }
         self.jobs.retain(|job| !is_its(job));
-        self.jobs.push(OfJob { pid, start_ticks, paused });
+        self.jobs.push(OfJob { pid, start_ticks, paused, payer });
         Ok(())
     }
 
@@ -87,8 +94,8 @@ mod tests {
         // The number is another process's by now.
         let earlier = (pid, own.1 - 1);
         let mut pauses = Pauses::default();
-        pauses.pause_job(own, by(1)).expect("the first");
-        pauses.pause_job(earlier, by(1)).expect("the second");
+        pauses.pause_job(own, by(1), 1).expect("the first");
+        pauses.pause_job(earlier, by(1), 1).expect("the second");
         assert!(
             pauses.is_paused(Some(earlier)) && !pauses.is_paused(Some((1, 1))) && !pauses.is_paused(None)
         );
@@ -103,10 +110,15 @@ mod tests {
     #[test]
     fn one_user_does_not_take_all_places() {
         let mut pauses = Pauses::default();
-        let paused = (0..999).filter(|pid| pauses.pause_job((*pid, 1), by(7)).is_ok()).count();
+        // Under numbers that are all theirs.
+        let paused = (0..999).filter(|pid| pauses.pause_job((*pid, 1), by(7 + pid), 7).is_ok()).count();
         assert_eq!(paused, OF_A_USER);
         // One that is there may be made again, and others may go on.
-        assert!(pauses.pause_job((0, 1), by(7)).is_ok() && pauses.pause_job((5000, 1), by(8)).is_ok());
-        assert!((10_000..20_000).all(|pid| pauses.pause_job((pid, 1), by(0)).is_ok()), "root may");
+        assert!(pauses.pause_job((0, 1), by(7), 7).is_ok() && pauses.pause_job((5000, 1), by(8), 8).is_ok());
+        for user in 1000..1020 {
+            (0..300).for_each(|one| drop(pauses.pause_job((user * 1000 + one, 1), by(user), user)));
+        }
+        assert!(pauses.jobs.len() < OF_ALL, "there are places for some more");
+        assert!((10_000..20_000).all(|pid| pauses.pause_job((pid, 1), by(0), 0).is_ok()), "root may");
     }
 }

@@ -65,11 +65,11 @@ enum Event {
         user: Option<String>,
         reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
-    /// As process `pid`, which the caller, process `of`, has started, or was started for.
+    /// As process `pid`, which `by` has started, or was started for.
     Started {
         job: u64,
         pid: u32,
-        of: Option<u32>,
+        by: Peer,
     },
     Reported {
         job: u64,
@@ -183,11 +183,11 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         let _ = reply.send((known, answer));
                         orders
                     }
-                    Event::Started { job, pid, of } => {
+                    Event::Started { job, pid, by } => {
                         // In a container processes have other numbers, and this one may be any other job's here.
-                        let has_started = of.is_some() && procfs::parent(pid) == of;
+                        let has_started = by.pid.is_some() && procfs::parent(pid) == by.pid;
                         let is_its = |ticks: &u64| has_started || desk.is_collected(job, (pid, *ticks));
-                        match procfs::start_ticks(pid).filter(is_its) {
+                        match by.started(pid).filter(is_its) {
                             Some(ticks) => desk.started(job, pid, ticks),
                             None => {
                                 desk.unseen(job);
@@ -375,7 +375,7 @@ async fn hear(
     if matches!(written, Ok(Ok(())))
         && let Some(says) = lines.next(None).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
-        && events.send(Event::Started { job, pid, of: peer.pid }).await.is_ok()
+        && events.send(Event::Started { job, pid, by: peer }).await.is_ok()
     {
         let (grants, own_share) = (grant(write, granted), share.clone());
         tokio::spawn(async move {

@@ -9,7 +9,7 @@ use crate::options::{AttachOptions, KernelChoice};
 use crate::runtime::{self, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
-use crate::{child, host, join, procfs, shims};
+use crate::{child, foreign_text, host, join, procfs, shims};
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::JobFacts;
@@ -30,9 +30,11 @@ pub(super) async fn attach_here(options: AttachOptions, view: &mut dyn View) -> 
     let raw = rustix::process::Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let pidfd =
         rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK).map_err(|_| gone())?;
-    let command = procfs::command(pid);
+    let mut command = procfs::command(pid);
+    foreign_text::shorten_command(&mut command);
     let words: Vec<OsString> = command.iter().map(OsString::from).collect();
-    let name = card.map_or_else(|| child::name_of(&words), |card| card.name);
+    let name = card
+        .map_or_else(|| child::name_of(&words), |card| foreign_text::short(&card.name, child::NAME_CHARS));
     let metrics = start_metrics(options.metrics, view)?;
     let source = tokio::select! {
         found = KernelSource::find(KernelChoice::Auto) => found?,

@@ -10,7 +10,7 @@ use crate::options::KernelChoice;
 use crate::registration::{self, Registration};
 use crate::runtime::{Claim, RuntimeDir, places};
 use crate::signals::Signals;
-use crate::{child, host, procfs, shims};
+use crate::{child, foreign_text, host, procfs, shims};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use stallscope_model::{EvidenceState, JobFacts, RunSummary};
@@ -79,7 +79,8 @@ async fn collect_here(pid: u32, start_ticks: u64, has_shim: bool, recorded: Opti
         bail!("process {pid} has a collector already");
     };
     let server = shims::Server::bind(&dir.socket())?;
-    let command = procfs::command(pid);
+    let mut command = procfs::command(pid);
+    foreign_text::shorten_command(&mut command);
     let words: Vec<OsString> = command.iter().map(OsString::from).collect();
     let name = child::name_of(&words);
     let uid = rustix::process::getuid().as_raw();

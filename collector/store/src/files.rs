@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use std::fs::{self, Metadata};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,10 @@ impl Files {
         let named = path.to_path_buf();
         let unreadable =
             |error: std::io::Error| Error::Unreadable { path: path.to_path_buf(), reason: error.to_string() };
-        let database = fs::canonicalize(path).map_err(unreadable)?;
+        // Not by another user's link to what they may not read themselves.
+        let found = stallscope_folder::find(None, path).map_err(|blocked| unreadable(blocked.into()))?;
+        let place = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let database = fs::read_link(place).map_err(unreadable)?;
         let facts = fs::symlink_metadata(&database).map_err(unreadable)?;
         if !facts.is_file() || facts.len() == 0 {
             return Err(Error::NotARecording { path: named });
@@ -54,6 +58,14 @@ impl Files {
             fs::metadata(path).map_or(0, |file| file.len().min(held(&file).max(SMALL_BYTES)))
         };
         length(&self.database).saturating_add(length(&self.log()))
+    }
+
+    /// Whether who made the file, which says that the recording is at `live`, may read that as well: it is theirs, or this user made
+    /// the file.
+    pub(crate) fn may_lead_to(&self, live: &Path) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        let of = |path: &Path| fs::metadata(path).map(|facts| facts.uid()).ok();
+        of(&self.database).is_some_and(|maker| maker == own || of(live) == Some(maker))
     }
 
     /// Whether it is this user's alone to change: others' recordings are read and no more.

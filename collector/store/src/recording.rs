@@ -71,7 +71,9 @@ impl Recording {
         let files = Files::find(path)?;
         match place::follow(&files.database) {
             None => Recording::open_database(files, extent),
-            Some(Pointer { host, live }) if host == place::host_name() && live.is_file() => {
+            Some(Pointer { host, live })
+                if host == place::host_name() && live.is_file() && files.may_lead_to(&live) =>
+            {
                 Recording::open_database(Files::find(&live)?, extent)
             }
             Some(Pointer { host, live }) => Err(Error::Elsewhere { path: path.to_path_buf(), host, live }),

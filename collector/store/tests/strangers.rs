@@ -6,7 +6,7 @@ use crate::support::{job, options, step, steps, summary};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use stallscope_model::{Causes, Loss, Phase, PhaseSummary, RankSummary, RunSummary, WorkerLoad};
-use stallscope_store::{Error, Head, Recorder, Recording, State};
+use stallscope_store::{Error, Head, Options, Recorder, Recording, State};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::symlink;
@@ -204,4 +204,39 @@ fn a_thousand_ranks_are_read() {
     let path = recorder.finish(&large).path.unwrap();
     let read = Recording::open(&path).unwrap().summary().unwrap();
     assert!(read.ranks == large.ranks && read.losses == large.losses);
+}
+
+/// Seen: root's report of a folder of another user's, whose file named root's own recording, which that user may not read.
+#[test]
+fn another_users_pointer_or_link_leads_to_no_recording_that_is_not_theirs() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!(
+            "SKIPPED: another_users_pointer_or_link_leads_to_no_recording_that_is_not_theirs needs root"
+        );
+        return;
+    }
+    let (theirs, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let live = finished(own.path());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let made = theirs.path().join("made.stall");
+    // As a recorder leaves it where the recording is written elsewhere.
+    let target = theirs.path().join("target.stall");
+    let recorder =
+        Recorder::create(&target, &job(), Options { spool_always: true, ..options(theirs.path()) });
+    let mut lines: Vec<String> = fs::read_to_string(&target).unwrap().lines().map(str::to_owned).collect();
+    drop(recorder);
+    let path = lines.iter().position(|line| line.starts_with("path=")).unwrap();
+    lines[path] = format!("path={}", live.display());
+    fs::write(&made, lines.join("\n") + "\n").unwrap();
+    let link = theirs.path().join("link.stall");
+    symlink(&live, &link).unwrap();
+    assert!(host == lines[path - 1].strip_prefix("host=").unwrap());
+    for path in [&made, &link] {
+        assert_eq!(steps(&Recording::open(path).unwrap()).len(), 30, "of one's own");
+        let somebody = Some(rustix::fs::Uid::from_raw(4242));
+        rustix::fs::chownat(CWD, path, somebody, None, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        let (error, listed) = (Recording::open(path).unwrap_err(), Head::read(path).unwrap_err());
+        assert!(matches!(&error, Error::Elsewhere { .. } | Error::Unreadable { .. }), "{error}");
+        assert_eq!(error.to_string(), listed.to_string());
+    }
 }

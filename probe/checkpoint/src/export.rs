@@ -76,6 +76,11 @@ impl Checkpoint {
         begins: &[(usize, &StoredTensor, u64)],
         parts: &[Part],
     ) -> Result<()> {
+        let mut end = head.len() as u64;
+        for (_, tensor, at) in begins {
+            end = end.max(head.len() as u64 + at + tensor.spec.bytes()?);
+        }
+        file.set_len(end).doing("enlarge", fresh)?;
         write_all(file, head, 0).doing("write", fresh)?;
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         for (nth, part) in parts.iter().enumerate() {
@@ -96,6 +101,10 @@ impl Checkpoint {
                         continue;
                     }
                     let piece = &bytes[(first - from) as usize..(last - from) as usize];
+                    // What is a hole there, as far as a foreign file says so, is one here, and takes no disk.
+                    if piece.iter().all(|byte| *byte == 0) {
+                        continue;
+                    }
                     let place = head.len() as u64 + at + (first - begin);
                     if let Err(error) = write_all(file, piece, place).doing("write", fresh) {
                         lock(&failed).get_or_insert(error);

@@ -1,8 +1,20 @@
 //! Metrics in a manifest. JSON has no infinity, and a checkpoint whose metric is infinite may be the best: it stands there as the
 //! largest number that there is, which every reader takes and ranks alike.
 
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserializer, Serializer};
 use std::collections::BTreeMap;
+use std::fmt;
+
+/// Of one checkpoint. A manifest may be anybody's, and all of a folder's are in memory at once.
+pub(crate) const MOST_METRICS: usize = 1000;
+/// Of a metric's name.
+const MOST_NAME_BYTES: usize = 200;
+
+/// Whether a checkpoint may have these.
+pub(crate) fn are_few(metrics: &BTreeMap<String, f64>) -> bool {
+    metrics.len() <= MOST_METRICS && metrics.keys().all(|name| name.len() <= MOST_NAME_BYTES)
+}
 
 pub(crate) fn serialize<S: Serializer>(
     metrics: &BTreeMap<String, f64>,
@@ -19,22 +31,54 @@ pub(crate) fn written(value: f64) -> f64 {
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, f64>, D::Error> {
-    let mut metrics = BTreeMap::<String, f64>::deserialize(deserializer)?;
-    for value in metrics.values_mut() {
-        if value.abs() >= f64::MAX {
-            *value = f64::INFINITY.copysign(*value);
-        }
+    deserializer.deserialize_map(Metrics)
+}
+
+struct Metrics;
+
+impl<'de> Visitor<'de> for Metrics {
+    type Value = BTreeMap<String, f64>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "at most {MOST_METRICS} metrics, with names of at most {MOST_NAME_BYTES} bytes")
     }
-    Ok(metrics)
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut metrics = BTreeMap::new();
+        while let Some((name, value)) = map.next_entry::<String, f64>()? {
+            if metrics.len() == MOST_METRICS || name.len() > MOST_NAME_BYTES {
+                return Err(A::Error::invalid_length(metrics.len() + 1, &self));
+            }
+            metrics.insert(name, if value.abs() >= f64::MAX { f64::INFINITY.copysign(value) } else { value });
+        }
+        Ok(metrics)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{MOST_METRICS, are_few};
     use serde::{Deserialize, Serialize};
     use std::collections::BTreeMap;
 
     #[derive(Serialize, Deserialize)]
     struct Kept(#[serde(with = "super")] BTreeMap<String, f64>);
+
+    #[test]
+    fn more_metrics_than_any_script_has_are_refused_as_they_are_read() {
+        let of = |count: usize, name: &str| -> BTreeMap<String, f64> {
+            (0..count).map(|number| (format!("{name}{number}"), 0.5)).collect()
+        };
+        let read = |metrics: &BTreeMap<String, f64>| {
+            serde_json::from_str::<Kept>(&serde_json::to_string(metrics).unwrap()).map(|kept| kept.0)
+        };
+        let most = of(MOST_METRICS, "loss");
+        assert!(are_few(&most) && read(&most).unwrap() == most);
+        for many in [of(MOST_METRICS + 1, "loss"), of(1, &"x".repeat(70_000))] {
+            assert!(!are_few(&many));
+            assert!(read(&many).unwrap_err().to_string().contains("at most 1000 metrics"));
+        }
+    }
 
     #[test]
     fn infinite_metrics_come_back_and_are_numbers_for_any_reader() {

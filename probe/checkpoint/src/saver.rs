@@ -10,6 +10,7 @@ use crate::image::BLOCK;
 use crate::interval::Account;
 use crate::locking::Lock;
 use crate::manifest::MOST_USER_BYTES;
+use crate::measured;
 use crate::names::{Ticket, folder, random_id};
 use crate::pace::Pace;
 use crate::persist::{Persist, Task};
@@ -280,6 +281,11 @@ impl Saver {
         if user.len() as u64 > MOST_USER_BYTES {
             return Err(Error::Refused(
                 "the user state is larger than 1 GiB; save its large parts as tensors".into(),
+            ));
+        }
+        if !measured::are_few(&metrics) {
+            return Err(Error::Refused(
+                "a checkpoint has at most 1,000 metrics, with names of at most 200 bytes; log the others elsewhere".into(),
             ));
         }
         self.check_process()?;

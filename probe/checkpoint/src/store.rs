@@ -96,6 +96,9 @@ pub struct Collected {
 
 /// A folder's last save has a number below that, or somebody made it up: numbers that come round would bring old weights back.
 const MOST_SEQUENCE: u64 = 1 << 62;
+/// Text of all manifests of a folder, which are in memory at once: a manifest has some hundred bytes, and 66 for each rank. Links
+/// would make many of one large one.
+const MOST_LISTED_BYTES: u64 = 256 << 20;
 
 impl Store {
     /// The checkpoints in this folder.
@@ -117,7 +120,7 @@ impl Store {
 
     /// What is there, newest first: in the order in which they were committed, then those never committed.
     pub fn list(&self) -> Result<Vec<Entry>> {
-        let mut entries = Vec::new();
+        let (mut entries, mut left) = (Vec::new(), MOST_LISTED_BYTES);
         let listed = match std::fs::read_dir(&self.dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(entries),
             other => other.doing("list", &self.dir)?,
@@ -130,7 +133,7 @@ impl Store {
             // Never through a link: what it leads to is not ours to read or remove.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let no_folder = (State::Bad("it is no folder".into()), None);
-            let (state, manifest) = if is_folder { self.state(name) } else { no_folder };
+            let (state, manifest) = if is_folder { self.state(name, &mut left) } else { no_folder };
             entries.push(Entry { name: name.into(), step, attempt, state, manifest });
         }
         entries.sort_by_key(|entry| {
@@ -147,8 +150,14 @@ impl Store {
         Ok(entries)
     }
 
-    fn state(&self, name: &str) -> (State, Option<Manifest>) {
+    /// `left_bytes`: of text of manifests that may still be read.
+    fn state(&self, name: &str, left_bytes: &mut u64) -> (State, Option<Manifest>) {
         let path = self.dir.join(name).join(MANIFEST);
+        let bytes = std::fs::symlink_metadata(&path).map_or(0, |file| file.len());
+        if bytes > *left_bytes {
+            return (State::Bad("the manifests of this folder are larger than those of any".into()), None);
+        }
+        *left_bytes -= bytes;
         match read_sealed::<Manifest>(&path) {
             Ok((manifest, digest)) => {
                 let verified = is_marked_verified(&self.dir.join(name), &digest);

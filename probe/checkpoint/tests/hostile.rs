@@ -58,6 +58,23 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Seen: 298 links to one manifest of 2 MB made a list take gigabytes.
+#[test]
+fn the_manifests_of_a_folder_are_read_up_to_a_bound() {
+    let dir = fast_dir();
+    for step in 1..=4 {
+        let into = dir.path().join(format!("step-{step:09}"));
+        std::fs::create_dir(&into).unwrap();
+        let manifest = std::fs::File::create(into.join("manifest.json")).unwrap();
+        manifest.set_len(100 << 20).unwrap();
+    }
+    let listed = Store::open(dir.path()).list().unwrap();
+    let too_many = listed
+        .iter()
+        .filter(|entry| matches!(&entry.state, State::Bad(why) if why.contains("larger than those of any")));
+    assert_eq!((listed.len(), too_many.count()), (4, 2));
+}
+
 /// Whatever was done to it: either it is refused, or all of it is as it was.
 fn is_refused_or_right(root: &Path, dir: &Path) -> Result<bool, TestCaseError> {
     // The tables must stand any of it, too.

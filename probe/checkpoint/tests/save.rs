@@ -332,6 +332,26 @@ fn an_export_holds_the_same_tensors_in_one_plain_file() {
     checkpoint.verify(Check::Full, &|_, _| {}).unwrap();
 }
 
+/// Seen: a checkpoint of 24 KB filled 3 GB.
+#[test]
+fn an_export_takes_no_disk_for_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let saver = Saver::open(dir.path(), one(2)).unwrap();
+    let mut job = Job::new(&[64 * MIB, 17]);
+    job.tensors[0].1.fill(0);
+    job.save(&saver, 1).unwrap();
+    let to = dir.path().join("model.safetensors");
+    Store::open(dir.path()).checkpoint("latest").unwrap().export(None, &to).unwrap();
+    let (facts, file) = (std::fs::metadata(&to).unwrap(), std::fs::read(&to).unwrap());
+    assert!(
+        facts.len() > 64 << 20 && facts.blocks() * 512 < 32 << 20,
+        "{} of {}",
+        facts.blocks(),
+        facts.len()
+    );
+    assert!(file.ends_with(&job.tensors[1].1) || file.windows(17).any(|part| part == job.tensors[1].1));
+}
+
 /// All may write to /tmp, and a link there may lead to any folder of this user's.
 #[test]
 fn an_export_does_not_go_behind_another_users_link() {

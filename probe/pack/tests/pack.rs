@@ -246,6 +246,25 @@ fn odd_names_links_and_empty_files_are_packed_and_what_cannot_be_has_a_sentence(
     assert_eq!(pack.snapshot().entry(0).unwrap().label, None);
 }
 
+/// Seen: 37 folders with two links each, which have 2^36 names, kept `pack` busy for ever.
+#[test]
+fn links_that_fork_end() {
+    let set = Set::new(&[(b"0/plain", b"1")]);
+    for number in 0..40 {
+        let folder = set.source().join(number.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["a", "b"] {
+            symlink(format!("../{}", number + 1), folder.join(name)).unwrap();
+        }
+    }
+    std::fs::create_dir(set.source().join("40")).unwrap();
+    let (packed, sentences) = set.pack();
+    assert!(packed.problems > 0, "{packed:?}");
+    let many = "links lead to this folder under 100 other names";
+    assert!(sentences.iter().any(|sentence| sentence.ends_with(many)), "{:?}", &sentences[..3]);
+    assert_eq!(names(&set.open()), [b"0/plain"]);
+}
+
 #[test]
 fn a_pack_is_not_made_within_its_source_nor_of_two_sources() {
     let set = Set::many();

@@ -1,6 +1,7 @@
 //! What a job may begin with that nobody launched with `run`: its shim asks before anything is known of it but its process. Until
 //! it introduces itself, or a while has passed, so much is kept for it.
 
+use super::introduced::Begins;
 use super::{BEGINS_WITHIN, Bounds, Desk, Process};
 use crate::options::first_cache_of;
 use crate::policy::{JobKnown, Mode};
@@ -30,7 +31,8 @@ impl Desk {
         let allowed = self.policy.allows(known, self.node_bytes);
         let bytes = first_cache_of(allowed.cache_bytes);
         let begins = allowed.mode == Mode::Act && bytes <= allowed.cache_bytes;
-        if !begins || self.pauses.of_node().is_some() || !self.collectors.pays(payer, now) {
+        if !begins || self.pauses.of_node().is_some() || !self.collectors.pays(Begins::Collector, payer, now)
+        {
             return 0;
         }
         self.last_job += 1;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// Collectors that one user's jobs may have started at once, and the time in which one more may: each is a process that the launcher
-/// has to start, whatever becomes of it. As much counts a first cache that is kept for a job.
+/// has to start, whatever becomes of it. As much counts a first cache that is kept for a job; sessions have as much of their own.
 const AT_ONCE: u32 = 100;
 const ONE_MORE: Duration = Duration::from_secs(1);
 /// A job that was found, and whose collector failed, as where there is no kernel evidence, is thought of again after so long.
@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_secs(60);
 pub(super) struct Collectors {
     /// By the service's number of them.
     running: BTreeMap<u64, Collected>,
-    starts: HashMap<u32, Starts>,
+    starts: HashMap<(Begins, u32), Starts>,
     /// Processes that were found, and are to have no collector: until then, or as long as they are there.
     passed_over: BTreeMap<Process, Option<Instant>>,
     /// Processes whose shim asks, and whose collector failed: until then.
@@ -41,6 +41,13 @@ struct Collected {
     job: Option<u64>,
     /// It was asked to end.
     ends: bool,
+}
+
+/// What the launcher starts for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Begins {
+    Collector,
+    Session,
 }
 
 /// What is left to one user, as of a moment.
@@ -69,7 +76,8 @@ impl Collectors {
     }
 
     /// Whether user `payer` may have one more started.
-    pub(super) fn pays(&mut self, payer: u32, now: Instant) -> bool {
+    pub(super) fn pays(&mut self, begins: Begins, payer: u32, now: Instant) -> bool {
+        let payer = (begins, payer);
         if !self.starts.contains_key(&payer) {
             // A user with the whole allowance again is as one who never came.
             self.starts.retain(|_, user| user.left(now) < AT_ONCE);
@@ -109,7 +117,11 @@ impl Desk {
     ) -> Vec<ToLauncher> {
         let has_one = self.collectors.running.values().any(|one| one.process == process && one.has_shim);
         let rests = self.collectors.resting.get(&process).is_some_and(|until| now < *until);
-        if has_one || rests || !self.is_for_policy(uid, &known) || !self.collectors.pays(payer, now) {
+        if has_one
+            || rests
+            || !self.is_for_policy(uid, &known)
+            || !self.collectors.pays(Begins::Collector, payer, now)
+        {
             return Vec::new();
         }
         // One that was found before has a collector that knows of no shim.
@@ -130,7 +142,10 @@ impl Desk {
         let has_one = self.collectors.running.values().any(|one| one.process == process);
         let passed_over = self.collectors.passed_over.get(&process);
         let is_passed_over = passed_over.is_some_and(|until| until.is_none_or(|until| now < until));
-        if has_one || is_passed_over || !self.is_for_policy(uid, &known) || !self.collectors.pays(payer, now)
+        if has_one
+            || is_passed_over
+            || !self.is_for_policy(uid, &known)
+            || !self.collectors.pays(Begins::Collector, payer, now)
         {
             return Vec::new();
         }
@@ -360,5 +375,18 @@ mod tests {
         assert!(asks(8, 2000, now), "another's share is another");
         assert!(asks(7, 2001, now + ONE_MORE) && !asks(7, 2002, now + ONE_MORE));
         assert!(asks(7, 2003, now + 2 * ONE_MORE));
+        // Jobs of `run` that begin and are gone: each session is a process, too.
+        let mut began = 0;
+        for pid in 1..=1000 {
+            let (id, _) = desk.arrive(Arrival { payer: 7, ..of(MIRA, "") });
+            began += desk.started(id, pid, 9).len();
+            desk.gone(id);
+        }
+        assert_eq!(began, AT_ONCE as usize);
+        let (late, _) = desk.arrive(Arrival { payer: 7, ..of(MIRA, "") });
+        assert_eq!(desk.started(late, 3000, 9), []);
+        assert!(desk.shown_to(0, now).jobs.iter().any(|job| job.state.contains("after others")));
+        let later = now + 2 * ONE_MORE + Duration::from_secs(60);
+        assert!(matches!(desk.tick(later)[..], [ToLauncher::Start(_)]));
     }
 }

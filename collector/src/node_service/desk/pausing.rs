@@ -9,6 +9,8 @@ use stallscope_wire::{NodeEvent, Paused, Whose};
 #[derive(Clone, Copy, Debug)]
 pub(in crate::node_service) struct Asking<'a> {
     pub(in crate::node_service) uid: u32,
+    /// Whose share of what all users have together it takes of.
+    pub(in crate::node_service) payer: u32,
     pub(in crate::node_service) name: &'a str,
     /// They are root, or the user that the service has to itself.
     pub(in crate::node_service) may_all: bool,
@@ -43,7 +45,7 @@ impl Desk {
                 {
                     return Ok((format!("{job} is paused by {} already", theirs.by), Vec::new()));
                 }
-                self.pauses.pause_job(process, paused)?;
+                self.pauses.pause_job(process, paused, by.payer)?;
                 (self.jobs[&id].event(), format!("{job} is paused: {stays} {job}`"))
             }
         };
@@ -120,7 +122,7 @@ impl Desk {
                     job.session = Session::Ends(id);
                     orders.push(ToLauncher::Stop { id });
                 }
-                Session::StartsAgain(_) => job.session = Session::None,
+                Session::StartsAgain(_) | Session::Waits(_) => job.session = Session::None,
                 Session::None | Session::Ends(_) | Session::GivenUp(_) => {}
             }
         }
@@ -187,7 +189,7 @@ mod tests {
 
     fn asks(uid: u32) -> Asking<'static> {
         let name = if uid == 0 { "root" } else { "somebody" };
-        Asking { uid, name, may_all: uid == 0, wall_ns: 5 }
+        Asking { uid, payer: uid, name, may_all: uid == 0, wall_ns: 5 }
     }
 
     fn job(name: &str) -> Whose {

@@ -56,6 +56,7 @@ fn state(job: &Job) -> String {
         Session::Runs(_) => "advised".into(),
         Session::Ends(_) => "its session ends".into(),
         Session::StartsAgain(_) => "its session failed and starts again".into(),
+        Session::Waits(_) => "its session begins after others of its user's".into(),
         Session::GivenUp(why) => why.clone(),
         Session::None => "left alone".into(),
     }

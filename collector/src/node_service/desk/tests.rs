@@ -18,7 +18,14 @@ pub(super) fn desk(policy: &str) -> Desk {
 pub(super) fn of(uid: u32, label: &str) -> Arrival {
     let user = if uid == MIRA { "mira" } else { "otto" };
     let job = JobHello { name: "train".into(), label: label.into(), ..JobHello::default() };
-    Arrival { uid, user: user.into(), cgroups: vec!["/user.slice".into()], job, is_watched: false }
+    Arrival {
+        uid,
+        payer: uid,
+        user: user.into(),
+        cgroups: vec!["/user.slice".into()],
+        job,
+        is_watched: false,
+    }
 }
 
 pub(super) const MIRAS: &str =
@@ -43,6 +50,7 @@ fn a_session_is_started_for_those_alone_that_the_policy_names() {
         pid: 70,
         start_ticks: 9,
         acts: true,
+        all_cores: false,
         rule: 1,
         cache_bytes: 16 * GIB,
         checkpoint_ppm: 0,

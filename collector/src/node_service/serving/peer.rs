@@ -2,7 +2,7 @@
 
 use super::Book;
 use crate::containers::{THEIR_ROOT, is_the_nodes_root};
-use crate::procfs;
+use crate::procfs::{self, Opened};
 use stallscope_wire::{NodeClient, ShimHello};
 use tokio::net::UnixStream;
 
@@ -39,15 +39,23 @@ impl Peer {
         }
     }
 
+    /// When a process that it calls its own was started, in ticks since the machine did; `None` for one of another user, which may have
+    /// the number of the caller's, once that has ended, or of what the caller has started.
+    pub(super) fn started(&self, pid: u32) -> Option<u64> {
+        let ticks = procfs::start_ticks(pid)?;
+        let is_its = || Opened::of(pid, self.uid).is_some() && procfs::start_ticks(pid) == Some(ticks);
+        (self.is_root || is_its()).then_some(ticks)
+    }
+
+    /// The process that `shim` names, where the caller is it or comes from it.
+    pub(super) fn root(&self, shim: &ShimHello) -> Option<(u32, u64)> {
+        let mut ancestors = std::iter::successors(self.pid, |pid| procfs::parent(*pid)).take(DEPTH);
+        let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
+        self.started(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
+    }
+
     /// Whose share of what all users have together it takes of.
     pub(super) fn payer(&self, book: &Book) -> u32 {
         if self.is_containers_root() { THEIR_ROOT } else { book.payer(self.uid) }
     }
-}
-
-/// The process that `shim` names, where `caller` is it or comes from it.
-pub(super) fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
-    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
-    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
-    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
 }

@@ -1,6 +1,6 @@
 //! What those are answered who call the service.
 
-use super::peer::{Peer, root_of};
+use super::peer::Peer;
 use crate::containers::NOT_THE_NODES;
 use crate::launching::ToLauncher;
 use crate::node_service::book::Book;
@@ -79,8 +79,14 @@ impl Reception<'_> {
                 let is_watched = has_shim == Some(false);
                 let of = process.map(|(pid, _)| pid).or(pid);
                 let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
-                let (id, first_cache_bytes) =
-                    self.desk.arrive(Arrival { uid, user, cgroups, job, is_watched });
+                let (id, first_cache_bytes) = self.desk.arrive(Arrival {
+                    uid,
+                    payer: self.book.payer(uid),
+                    user,
+                    cgroups,
+                    job,
+                    is_watched,
+                });
                 if let Some(process) = process {
                     self.desk.collected(id, uid, process);
                 }
@@ -90,8 +96,8 @@ impl Reception<'_> {
         }
     }
 
-    fn answer_shim(&mut self, shim: ShimHello, Peer { uid, pid, .. }: Peer, user: String) -> Answer {
-        let process = pid.and_then(|caller| root_of(caller, &shim));
+    fn answer_shim(&mut self, shim: ShimHello, peer: Peer, user: String) -> Answer {
+        let (uid, process) = (peer.uid, peer.root(&shim));
         let known =
             process.map(|(pid, _)| JobKnown { user, cgroups: procfs::cgroups(pid), label: shim.label });
         let (payer, now) = (self.book.payer(uid), Instant::now());
@@ -142,7 +148,10 @@ impl Reception<'_> {
         // Without an answer a pause goes on by the number.
         let name = user.unwrap_or_else(|| uid.to_string());
         let may_all = uid == 0 || self.own_uid == Some(uid);
-        match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
+        match how(
+            self.desk,
+            Asking { uid, payer: self.book.payer(uid), name: &name, may_all, wall_ns: host::wall_ns() },
+        ) {
             Ok((done, orders)) => {
                 // It is in force all the same.
                 let reply = match self.book.keep(self.desk.pauses()) {

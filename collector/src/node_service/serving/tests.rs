@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::peer::root_of;
+use super::peer::Peer;
 use super::*;
 use stallscope_wire::{JobHello, NodeJob, NodeState, ShimHello, Whose};
 use std::io::{BufRead, BufReader as StdReader, Write};
@@ -169,8 +169,10 @@ fn users_who_have_all_they_may_leave_places_for_others() {
 fn a_shim_speaks_for_its_own_process_and_those_that_it_comes_from() {
     let (own, child) = (std::process::id(), job());
     let ticks = |pid| procfs::start_ticks(pid).unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    let of = |caller: u32, uid: u32| Peer { uid, pid: Some(caller), is_root: false };
     let root = |caller: u32, pid: u32, start_ticks: u64| {
-        root_of(caller, &ShimHello { pid, start_ticks, ..ShimHello::default() })
+        of(caller, uid).root(&ShimHello { pid, start_ticks, ..ShimHello::default() })
     };
     let parent = procfs::parent(own).unwrap();
     let other = child.0.id();
@@ -180,6 +182,11 @@ fn a_shim_speaks_for_its_own_process_and_those_that_it_comes_from() {
     assert_eq!(root(own, own, ticks(own) + 1), None, "an earlier process of its number");
     assert_eq!(root(own, 1, ticks(1)), None);
     assert_eq!(root(own, parent, ticks(parent)).is_some(), parent > 1);
+    // The caller has ended, and another user's process has its number.
+    let shim = ShimHello { pid: own, start_ticks: ticks(own), ..ShimHello::default() };
+    assert_eq!((of(other, uid + 1).root(&shim), of(other, uid + 1).started(own)), (None, None));
+    assert_eq!(of(other, uid).started(own), Some(ticks(own)));
+    assert!(Peer { is_root: true, ..of(other, uid + 1) }.started(own).is_some(), "root speaks for others");
 }
 
 #[test]

@@ -4,10 +4,14 @@ use crate::names::MOST_NAME_BYTES;
 use rustix::fs::{Dir, DirEntry, FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 use stallscope_folder::{Blocked, find};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// Names under which one folder is packed: with two links a folder, each to the next, 36 folders have 2^36.
+const MOST_NAMES: u32 = 100;
 
 /// Names of all files below `source`, which is open as `root`, in no order. `problem` hears a sentence for each thing that is none and
 /// cannot be looked into.
@@ -18,6 +22,8 @@ pub(super) fn files(
     found: &mut dyn FnMut(Vec<u8>),
 ) {
     let mut open: Vec<Folder> = Vec::new();
+    // Only those of which a name goes through a link.
+    let mut entered: HashMap<(u64, u64), u32> = HashMap::new();
     match Folder::open(root, Vec::new()) {
         Ok(folder) => open.push(folder),
         Err(error) => problem(format!("{} cannot be listed: {error}", source.display())),
@@ -68,8 +74,24 @@ pub(super) fn files(
                     path.display()
                 ));
             }
-            Ok((FileType::Directory, _)) => match Folder::open(&inside, name) {
-                Ok(folder) => open.push(folder),
+            Ok((FileType::Directory, key)) => match Folder::open(&inside, name) {
+                Ok(mut inner) => {
+                    let is_link = entry.file_type() == FileType::Symlink;
+                    inner.linked = is_link || open.last().is_some_and(|outer| outer.linked);
+                    let names = if inner.linked {
+                        *entered.entry(key).and_modify(|names| *names += 1).or_insert(1)
+                    } else {
+                        0
+                    };
+                    if names <= MOST_NAMES {
+                        open.push(inner);
+                    } else {
+                        problem(format!(
+                            "{} is not packed: links lead to this folder under {MOST_NAMES} other names",
+                            path.display()
+                        ));
+                    }
+                }
                 Err(error) => problem(format!("{} cannot be listed: {error}", path.display())),
             },
             Ok(_) => problem(format!("{} is not packed: it is neither a file nor a folder", path.display())),
@@ -94,6 +116,8 @@ fn unfound(path: &Path, blocked: &Blocked, kind: FileType) -> String {
 struct Folder {
     name: Vec<u8>,
     key: (u64, u64),
+    /// Its name goes through a link.
+    linked: bool,
     left: Dir,
 }
 
@@ -103,7 +127,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(folder, ".", flags, Mode::empty())?;
         let facts = fstat(&opened)?;
-        Ok(Folder { name, key: (facts.st_dev, facts.st_ino), left: Dir::new(opened)? })
+        Ok(Folder { name, key: (facts.st_dev, facts.st_ino), linked: false, left: Dir::new(opened)? })
     }
 
     fn next(&mut self) -> Option<Result<DirEntry, Errno>> {
