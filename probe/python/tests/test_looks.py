@@ -1,10 +1,12 @@
 """A change of the data set by its script shows, before a worker is added that would have another one than the others."""
 
 import collections
+import decimal
 import functools
 import os
 import random
-import resource
+import sys
+import threading
 import types
 
 import pytest
@@ -19,10 +21,38 @@ LEVEL, OPTIONS = 0, {"level": 0}
 # As a module of the script's that it keeps settings in.
 SETTINGS = types.ModuleType("settings_of_the_script")
 SETTINGS.level = 0
+SETTINGS.inner = types.ModuleType("settings_of_the_script.inner")
+SETTINGS.inner.level = 0
+# As one that is imported where it is used.
+sys.modules["settings_within_of_the_script"] = WITHIN = types.ModuleType("settings_within_of_the_script")
+WITHIN.level = 0
+THREADS = threading.local()
+THREADS.level = 0
 
 
 def levelled(index):
     return index + LEVEL + SETTINGS.level
+
+
+def deep(samples):
+    return samples[SETTINGS.inner.level :]
+
+
+def within(samples):
+    import settings_within_of_the_script
+
+    return samples[settings_within_of_the_script.level :]
+
+
+def scaled(samples):
+    return samples[scaled.level :]
+
+
+def of_thread(samples):
+    return samples[THREADS.level :]
+
+
+scaled.level = 0
 
 
 class Slotted:
@@ -105,7 +135,7 @@ class Trainer:
     """Which collates by a method of its own, that has one of a thousand attributes to do with it."""
 
     def __init__(self):
-        self.longest, self.steps = 10, 0
+        self.longest, self.steps, self.how_long = 10, 0, 10
 
     def collate(self, samples):
         return samples[: self._most()]
@@ -115,6 +145,9 @@ class Trainer:
 
     def nested(self, samples):
         return [self.nested(one) if isinstance(one, list) else self._at_level(one) for one in samples]
+
+    def computed(self, samples):
+        return samples[: getattr(self, "_".join(["how", "long"]))]
 
     def _at_level(self, sample):
         return sample[: self.longest] + levelled(0)
@@ -173,7 +206,18 @@ def test_an_array_of_the_scripts_own_class_does_not_notice(kind):
 def worker_functions():
     """What a loader may collate with, and something that changes what it does."""
     options, trainer = dict(OPTIONS), Trainer()
+
+    def librarys(samples):
+        return samples[options["level"] :]
+
+    librarys.__module__ = "numpy.made"
     return {
+        "a closure of a library's": (librarys, lambda: options.update(level=1)),
+        "a module in a module": (deep, lambda: setattr(SETTINGS.inner, "level", SETTINGS.inner.level + 1)),
+        "a module that it imports": (within, lambda: setattr(WITHIN, "level", WITHIN.level + 1)),
+        "an attribute of its own": (scaled, lambda: setattr(scaled, "level", scaled.level + 1)),
+        "what each thread has": (of_thread, lambda: setattr(THREADS, "level", THREADS.level + 1)),
+        "an attribute whose name is computed": (trainer.computed, lambda: setattr(trainer, "how_long", 20)),
         "a closure": (lambda samples: samples[options["level"] :], lambda: options.update(level=1)),
         "a default": (lambda samples, given=options: samples[given["level"] :], lambda: options.update(level=1)),
         "a partial": (functools.partial(seeded, options), lambda: options.update(level=1)),
@@ -243,7 +287,7 @@ def test_what_a_method_does_not_name_of_its_object_is_no_change():
     assert outline.of(collate) == before
 
 
-@pytest.mark.parametrize("around", ["folder", "environment", "gradients", "type", "autocast"])
+@pytest.mark.parametrize("around", ["folder", "environment", "gradients", "type", "autocast", "decimals"])
 def test_so_does_what_a_forked_worker_has_of_the_process(around, tmp_path, monkeypatch):
     before = outline.of_workers(None, None, None)
     if around == "folder":
@@ -253,11 +297,14 @@ def test_so_does_what_a_forked_worker_has_of_the_process(around, tmp_path, monke
         monkeypatch.setenv("STALLSCOPE_TEST_LOOKS", "1")
     if around == "type":
         torch.set_default_dtype(torch.float64)
+    precision = decimal.getcontext().prec
+    decimal.getcontext().prec += around == "decimals"
     try:
         with torch.set_grad_enabled(around != "gradients"), torch.autocast("cpu", enabled=around == "autocast"):
             assert outline.of_workers(None, None, None) != before
     finally:
         torch.set_default_dtype(torch.float32)
+        decimal.getcontext().prec = precision
     monkeypatch.undo()
     assert outline.of_workers(None, None, None) == before
 
@@ -289,7 +336,7 @@ def test_processes_are_free_below_the_limits_of_the_group_and_of_its_user(tmp_pa
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "pids.max").write_text(f"{most}\n")
         (tmp_path / folder / "pids.current").write_text(f"{used}\n")
-    monkeypatch.setattr(headroom.resource, "getrlimit", lambda what: (1000, 1000) if what == resource.RLIMIT_NPROC else (1 << 20, 1 << 20))
+    monkeypatch.setattr(headroom, "_limit", lambda name: 1000 if name == "Max processes" else 1 << 20)
     monkeypatch.setattr(headroom, "_is_unlimited", lambda: True)
     assert [free for free, _ in headroom.tasks_free()] == [10, 15]
     monkeypatch.setattr(headroom, "_is_unlimited", lambda: False)

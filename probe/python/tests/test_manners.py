@@ -233,6 +233,15 @@ def test_loaders_that_are_gone_give_their_numbers_away(python, tmp_path):
     assert max(wait.loader for wait in waits) == 63
 
 
+def test_no_module_of_the_scripts_own_runs_for_us(python, tmp_path):
+    """One that is called as a module of Python's, and lies in the folder that comes first."""
+    (tmp_path / "resource.py").write_text("print('it runs')\n")
+    text = "from torch.utils.data import DataLoader\nprint(len(list(DataLoader(range(8), num_workers=2))))\n"
+    command = job(python, tmp_path, text)
+    plain, done = run_plain(command), run(command)
+    assert (done.code, done.out) == (plain.code, plain.out) == (0, "8\n"), done.err
+
+
 def test_an_interrupt_in_our_code_is_the_jobs(python, tmp_path):
     done = run(job(python, tmp_path, INTERRUPTED))
     assert (done.code, done.out, done.err) == (0, "interrupted\n", "")

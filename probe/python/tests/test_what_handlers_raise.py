@@ -1,15 +1,19 @@
 """What a signal's handler raises arrives, wherever of ours it runs."""
 
+import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from collector import PACKAGE
 
 from stallscope import _native  # noqa: E402
+from stallscope._hooks import knobs
 from stallscope.checkpoint.errors import CheckpointError
 from stallscope.checkpoint.tree import Reader
 from stallscope.data.cache import pool
@@ -54,6 +58,32 @@ def test_while_a_state_is_read(late, monkeypatch):
     monkeypatch.setattr(reader, "_decode", lambda _: 1 / 0)
     with pytest.raises(CheckpointError):
         reader.decode({})
+
+
+MEETS = """
+def meets(raises):
+    try:
+        raises()
+        for _ in range(10**7):
+            pass
+    except Exception as error:
+        return type(error), raised_by_signal(error)
+"""
+
+
+def test_what_another_thread_has_raised_here_arrives():
+    ours = {"__name__": "stallscope.made_for_a_test", "raised_by_signal": knobs.raised_by_signal}
+    exec(MEETS, ours)
+    thread, error = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(_Late)
+    # As packages with deadlines do.
+    raises = functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, error)
+    assert ours["meets"](raises) == (_Late, True)
+    assert ours["meets"](functools.partial(int, "x")) == (ValueError, False)
+
+    def scripts_own():
+        raise _Late
+
+    assert ours["meets"](scripts_own) == (_Late, False), "what we called has raised it"
 
 
 @pytest.mark.parametrize("flag, found", [("-S", False), ("-s", True)])

@@ -1,7 +1,6 @@
 """How many batches, and how many workers, fit on this machine and in this process."""
 
 import os
-import resource
 import sys
 
 from stallscope import _native
@@ -91,8 +90,8 @@ def tasks_free():
         for limit in _numbers(folder, ("pids.max",)):
             for used in _numbers(folder, ("pids.current",)):
                 yield max(0, limit - used), "pids.max of the job's cgroup"
-    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit != resource.RLIM_INFINITY and not _is_unlimited():
+    limit = _limit("Max processes")
+    if limit is not None and not _is_unlimited():
         # To count the user's own takes a while where there are many.
         used = _tasks_of_all()
         if limit - used < _FEW_TASKS:
@@ -199,10 +198,16 @@ def _shared_free():
 
 
 def _descriptors_free():
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return max(0, limit - len(os.listdir("/proc/self/fd")))
+    limit = _limit("Max open files")
+    return sys.maxsize if limit is None else max(0, limit - len(os.listdir("/proc/self/fd")))
+
+
+def _limit(name):
+    """The soft limit of this process that is called `name`; None where there is none. Python's module for that is called `resource`, as a script's own
+    may be, whose folder comes first: that one would run here."""
+    line = next((line for line in kernel_text.of("/proc/self/limits").splitlines() if line.startswith(name)), name + " unlimited")
+    soft = line[len(name) :].split()[0]
+    return None if soft == "unlimited" else int(soft)
 
 
 def _private(pid):

@@ -12,6 +12,7 @@ import threading
 from stallscope import _native
 
 from . import process
+from .outline import is_scripts
 
 APPLIED, PENDING, REFUSED = "applied", "pending", "refused"
 
@@ -87,8 +88,8 @@ def take_up():
 
 
 def raised_by_signal(error):
-    """Whether a signal handler raised it, which may run inside any call of ours: the job, or torch where a worker
-    died, wants it to arrive."""
+    """Whether a signal handler raised it, or another thread has had it raised here, which may be inside any call of ours: the job, or torch where a
+    worker died, wants it to arrive. From another thread only errors of the script's own are known: a library's could come from what we called."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {handler.__code__ for handler in handlers if hasattr(handler, "__code__")}
     trace, caller = error.__traceback__, None
@@ -96,6 +97,15 @@ def raised_by_signal(error):
         if trace.tb_frame.f_code in codes or _is_handler(trace.tb_frame, caller):
             return True
         trace, caller = trace.tb_next, trace.tb_frame
+    return is_scripts(type(error).__module__) and not _passed_scripts_code(error)
+
+
+def _passed_scripts_code(error):
+    trace = error.__traceback__
+    while trace is not None:
+        if is_scripts(trace.tb_frame.f_globals.get("__name__")):
+            return True
+        trace = trace.tb_next
     return False
 
 

@@ -39,7 +39,7 @@ class Order:
         self.kinds = [type(one) for one in samplers]
         # What training and workers both have of the data set and the functions given with it: a batch that is asked for earlier is made of
         # what that was earlier.
-        shared = outline.shared(loader.dataset, loader.collate_fn)
+        shared = outline.shared(loader.dataset, loader.collate_fn, loader.worker_init_fn)
         self.shared = [reference for one in shared for reference in _reference(one)]
         self.is_known = not self.shared and all(_is_known(one) for one in samplers)
         self.draws_at_its_end = any(_has_generator(one) or _follows_length(one) for one in samplers)
@@ -76,7 +76,8 @@ class Order:
         """What those samplers hold that are not known, what their code names of the data set, and what workers share with training, as it looks
         from outside; None where not all of it shows."""
         held = outline.of_whole(*(one() for one in self.own), partly=[one() for one in self.dataset])
-        return None if held is None else (held, outline.of(*(one() for one in self.shared)))
+        around = outline.environment() if self.own else None
+        return None if held is None else (held, outline.of(*(one() for one in self.shared)), around)
 
     def end(self, iterator):
         """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""

@@ -11,6 +11,7 @@ So what an object is, is asked of its type: isinstance() asks the object's `__cl
 first used would open it here, before workers are forked that would then share it.
 """
 
+import _thread
 import array
 import collections
 import functools
@@ -35,6 +36,12 @@ _DEEPEST = 16
 _BYTES = 32
 # What objects of these hold changes as they are used: without effect on others, or with some.
 _IDLE = frozenset(("_thread", "logging"))
+# But for what holds something else for each thread: this one's is looked at.
+_LOCAL = _thread._local
+# Code with one of these names may read any attribute of its object.
+_ANY_ATTRIBUTE = frozenset(("getattr", "vars", "__dict__", "__getattribute__"))
+# And with one of these, files, of which nothing shows.
+_READS = frozenset(("open", "read_text", "read_bytes"))
 # Of a cache of ours: what it has kept makes no other sample.
 _KEPT = frozenset(("stallscope.data.cache.reader", "stallscope.data.prefetch.reader"))
 _RESTLESS = frozenset(("_io", "_queue", "asyncio", "concurrent", "io", "multiprocessing", "socket", "threading", "weakref"))
@@ -67,7 +74,7 @@ def of(*things):
 def of_whole(*things, partly=()):
     """The same; None where something may change that does not show. Of an object in `partly` only what the code of `things` names."""
     look = _Look(things, partly)
-    return tuple(look.found) if look.is_whole else None
+    return tuple(look.found) if look.is_whole and not look.names & _READS else None
 
 
 def shared(*things):
@@ -99,13 +106,20 @@ def of_workers(dataset, collate_fn, init_fn):
     return of(dataset, collate_fn, init_fn), tuple(_around())
 
 
+def environment():
+    """A value that is another one once a variable of the environment is."""
+    return hash(frozenset(os.environ.items()))
+
+
 def _around():
     """What a forked process has of this thread."""
     try:
         yield os.getcwd()
     except OSError:
         yield None
-    yield hash(frozenset(os.environ.items()))
+    yield environment()
+    if "decimal" in sys.modules:
+        yield repr(sys.modules["decimal"].getcontext())
     torch = sys.modules["torch"]
     for name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled"):
         yield getattr(torch, name, bool)()
@@ -207,28 +221,50 @@ class _Look:
         self.is_whole = False
 
     def function(self, value):
-        if not is_scripts(value.__module__):
-            return
+        own = is_scripts(value.__module__)
         for cell in value.__closure__ or ():
             try:
-                self.waiting.append(cell.cell_contents)
+                inner = cell.cell_contents
             except ValueError:
                 # Not set yet.
                 continue
-        self.waiting += [value.__defaults__, value.__kwdefaults__]
+            # Of a library's function what the script gave it.
+            if own or type(inner) in _EXACT or is_scripts(type(inner).__module__):
+                self.waiting.append(inner)
+        if not own:
+            return
+        self.waiting += [value.__defaults__, value.__kwdefaults__, value.__dict__]
         names = _named(value.__code__)
         if value.__name__ != "__init__":
             self.names |= names
-        for one in (value.__globals__[name] for name in sorted(names) if name in value.__globals__):
-            if type(one) is types.ModuleType and is_scripts(one.__name__):
-                self.waiting += [vars(one)[name] for name in sorted(names) if name in vars(one)]
-            self.waiting.append(one)
+        for name in sorted(names):
+            if name in value.__globals__:
+                self.global_(value.__globals__[name], names)
+            elif name in sys.modules:
+                # It may be imported within the function.
+                self.global_(sys.modules[name], names)
+
+    def global_(self, value, names):
+        """And what code that has these names gets by way of a module of the script's, and of modules in it."""
+        self.waiting.append(value)
+        modules, seen = [value], set()
+        while modules:
+            one = modules.pop()
+            if type(one) is not types.ModuleType or id(one) in seen or not is_scripts(one.__name__):
+                continue
+            seen.add(id(one))
+            held = [vars(one)[name] for name in sorted(names) if name in vars(one)]
+            self.waiting += held
+            modules += held
 
     def method(self, function, owner):
         """Of its object what it names: a trainer's would be all of training."""
         self.waiting.append(function)
         if type(function) is types.FunctionType:
-            self.named(_named(function.__code__), owner)
+            names = _named(function.__code__)
+            self.named(names, owner)
+            if names & _ANY_ATTRIBUTE:
+                self.waiting += self.attributes(owner)
 
     def named(self, names, owner):
         """Of `owner` what goes by these names, and by those that its methods among them name."""
@@ -263,7 +299,7 @@ class _Look:
                     break
             if any(one.__module__ == _MANAGED and one.__name__ == _PROXY for one in type(value).__mro__):
                 self.managed.append(f"what a manager's process has ({type(value).__name__})")
-        if root in _IDLE or type(value).__module__ in _KEPT:
+        if type(value).__module__ in _KEPT or root in _IDLE and type(value) is not _LOCAL:
             return
         if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:
             self.is_whole = False
@@ -321,6 +357,9 @@ def scripts_own(dataset):
 
 def own_attributes(value):
     """Its `__dict__`, without code of its class; {} where it has none."""
+    if type(value) is _LOCAL:
+        # Of a subclass that may run its __init__, once in each thread.
+        return _LOCAL.__getattribute__(value, "__dict__")
     if _is_stand_in(type(value)):
         return {}
     try:

@@ -81,7 +81,7 @@ def look_at_drawn(resume, now):
         )
     elif not resume["draws_known"]:
         why = (
-            "the script drew random numbers before its first batch, and the checkpoint is of the first step, which does not show whether it does so "
+            "the script drew random numbers before its first batch, and the checkpoint is of one of the first steps, which do not show whether it does so "
             "once an epoch or for each batch: they are taken for the epoch's; start from a later checkpoint if they are the batch's"
         )
     else:
