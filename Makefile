@@ -61,7 +61,6 @@ demo:
 
 test:
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory build
 	@scripts/test.sh
 
 build: $(VENV_PYTHON)

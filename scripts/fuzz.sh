@@ -10,7 +10,9 @@ shift
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint pack tables picture trace ${FEATURES:+service readers})
 export CARGO_TARGET_DIR=$PWD/target
-cargo run --release --quiet -p madeup --example seeds target/fuzz-seeds
+# With the packages of stage.sh: alone it would have what it shares with them compiled anew for fewer features.
+cargo build --release --quiet -p stallscope -p stallscope-python -p slowfs -p madeup --example seeds
+target/release/examples/seeds target/fuzz-seeds
 triple=$(rustc -vV | sed -n 's/^host: //p')
 # libFuzzer's counters; what cargo-fuzz sets, without a sanitizer, which needs a nightly compiler.
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters

@@ -7,6 +7,11 @@ rm -rf "$logs" && mkdir -p "$logs"
 failed=()
 rust_failed='TRY|FAIL|SIGABRT|SIGSEGV|TIMEOUT'
 
+# The optimised program is tested, which the suites share, with checks that it is delivered without: a panic in a training process
+# would be the job's error.
+export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
+make --no-print-directory build || exit
+
 suite() { # NAME COMMAND…
     printf '\n== %s\n' "$1"
     "${@:2}" </dev/null 2>&1 | tee "$logs/$1.txt" || failed+=("$1")
@@ -15,12 +20,12 @@ suite() { # NAME COMMAND…
 # A Rust test that cannot run here passes and prints a line that begins with "SKIPPED: "; that is counted too.
 if command -v cargo-nextest >/dev/null; then
     printf '\n== rust\n'
-    scripts/cached.sh cargo nextest run --workspace --no-run >"$logs/rust-build.txt" 2>&1 </dev/null
-    cargo nextest run --workspace --no-fail-fast --status-level fail --final-status-level fail \
+    scripts/cached.sh cargo nextest run --workspace --release --no-run >"$logs/rust-build.txt" 2>&1 </dev/null
+    cargo nextest run --workspace --release --no-fail-fast --status-level fail --final-status-level fail \
         --success-output final --no-output-indent --color never >"$logs/rust.txt" 2>&1 </dev/null || failed+=(rust)
     grep -E "^ *(Summary|FLAKY|$rust_failed|error|SKIPPED: )" "$logs/rust.txt" | sort -u
 else
-    suite rust cargo test --workspace --no-fail-fast --quiet -- --nocapture
+    suite rust cargo test --workspace --release --no-fail-fast --quiet -- --nocapture
 fi
 # What shares memory with a job, in every interleaving.
 suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache -p stallscope-checkpoint --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots:: copy::model::

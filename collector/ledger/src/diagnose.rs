@@ -179,7 +179,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     evidence.push_str(&by_cache);
     evidence.extend(last_read(figures.epochs).into_iter().flat_map(|last| ["; ".to_owned(), last]));
     if over {
-        evidence.push_str(", so that the waits of the first one are over for as long as memory keeps the data");
+        evidence
+            .push_str(", so that the waits of the first one are over for as long as memory keeps the data");
     }
     let remedies = match figures.reads_itself {
         true => of_loop(&figures.own_reading),

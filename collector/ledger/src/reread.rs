@@ -60,9 +60,10 @@ pub(crate) fn only_at_first(epochs: &[LoaderEpochs]) -> bool {
 pub(crate) fn last_read(epochs: &[LoaderEpochs]) -> Option<String> {
     match last_of_first(epochs)? {
         ..NEXT_TO_NOTHING => Some("the last epoch read next to nothing from storage".to_owned()),
-        share @ NEXT_TO_NOTHING..MUCH_LESS => {
-            Some(format!("the last epoch read {} of what the first one did from storage", percent_in_words(share)))
-        }
+        share @ NEXT_TO_NOTHING..MUCH_LESS => Some(format!(
+            "the last epoch read {} of what the first one did from storage",
+            percent_in_words(share)
+        )),
         _ => None,
     }
 }
@@ -133,7 +134,10 @@ mod tests {
     fn what_the_last_epoch_read_is_named_where_it_is_much_less() {
         let named = |last| last_read(&[epochs(0, 2, 100, last)]);
         assert_eq!(named(4).as_deref(), Some("the last epoch read next to nothing from storage"));
-        assert_eq!(named(8).as_deref(), Some("the last epoch read 8.0% of what the first one did from storage"));
+        assert_eq!(
+            named(8).as_deref(),
+            Some("the last epoch read 8.0% of what the first one did from storage")
+        );
         assert_eq!(named(60), None);
     }
 
