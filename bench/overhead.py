@@ -99,6 +99,7 @@ class Pairs:
             begun, before_s = time.monotonic(), job.collectors_cpu_s()
             block = Block(job, contender.epochs, "" if on else "bare")
             if on and block.usable:
+                # By ticks of 10 ms, of which most pairs have none: their mean tells, and no median.
                 cores = (job.collectors_cpu_s() - before_s) / (time.monotonic() - begun)
                 self.collectors.append(cores / (block.cpu_s / block.seconds))
             blocks.append(block)
@@ -147,7 +148,7 @@ def counted(name: str, pairs: Pairs, parts: list[Row]) -> list[Row]:
             return []
         total += median(of[event] for of in pairs.events) * weight * max(cost_ns[case, metric], 0.0)
     unit = "% of the job's CPU time"
-    return [Row(name, "counted", total / 1e9 * 100, unit), Row(name, "collectors", median(pairs.collectors) * 100, unit)]
+    return [Row(name, "counted", total / 1e9 * 100, unit), Row(name, "collectors", fmean(pairs.collectors) * 100, unit)]
 
 
 class Table:
