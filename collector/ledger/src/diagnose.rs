@@ -12,7 +12,7 @@ pub(crate) use self::straggler::{straggler, straggles};
 use self::unexplained::unexplained;
 pub(crate) use self::unexplained::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader};
 use crate::consult::{consult, if_judged, remedy};
-use crate::reread::{last_read, only_at_first, reread};
+use crate::reread::{WAITS_ARE_OVER, last_read, only_at_first, reread};
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::{self, FEWEST_STEPS, LONG_NS, has_enough_steps};
@@ -179,8 +179,7 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     evidence.push_str(&by_cache);
     evidence.extend(last_read(figures.epochs).into_iter().flat_map(|last| ["; ".to_owned(), last]));
     if over {
-        evidence
-            .push_str(", so that the waits of the first one are over for as long as memory keeps the data");
+        evidence.push_str(WAITS_ARE_OVER);
     }
     let remedies = match figures.reads_itself {
         true => of_loop(&figures.own_reading),

@@ -56,6 +56,10 @@ pub(crate) fn only_at_first(epochs: &[LoaderEpochs]) -> bool {
     last_of_first(epochs).is_some_and(|share| share < NEXT_TO_NOTHING)
 }
 
+/// Behind what [`last_read`] says of such a job.
+pub(crate) const WAITS_ARE_OVER: &str =
+    ", so that the waits of the first one are over for as long as memory keeps the data";
+
 /// Says so where the last epochs read much less than the first ones, as memory has most of the data by then.
 pub(crate) fn last_read(epochs: &[LoaderEpochs]) -> Option<String> {
     match last_of_first(epochs)? {
