@@ -155,7 +155,7 @@ impl Store {
         let path = self.dir.join(name).join(MANIFEST);
         let bytes = std::fs::symlink_metadata(&path).map_or(0, |file| file.len());
         if bytes > *left_bytes {
-            return (State::Bad("the manifests of this folder are larger than those of any".into()), None);
+            return (State::Bad("the manifests of this folder have more than 256 MiB together; move some of its checkpoints elsewhere".into()), None);
         }
         *left_bytes -= bytes;
         match read_sealed::<Manifest>(&path) {

@@ -69,9 +69,9 @@ fn the_manifests_of_a_folder_are_read_up_to_a_bound() {
         manifest.set_len(100 << 20).unwrap();
     }
     let listed = Store::open(dir.path()).list().unwrap();
-    let too_many = listed
-        .iter()
-        .filter(|entry| matches!(&entry.state, State::Bad(why) if why.contains("larger than those of any")));
+    let too_many = listed.iter().filter(
+        |entry| matches!(&entry.state, State::Bad(why) if why.contains("more than 256 MiB together")),
+    );
     assert_eq!((listed.len(), too_many.count()), (4, 2));
 }
 
