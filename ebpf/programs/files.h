@@ -118,9 +118,56 @@ INLINE struct path *mapped_path(struct file *file)
 	return &file->f_path;
 }
 
-/* What a task waits for. Before there is an open file, it is how far the walk along its path has come: the
- * directory in which a name is being looked up, then what is being opened. */
-INLINE struct path *waited_path(struct task_struct *task, u32 kind)
+INLINE void read_place(struct place *place, const struct path *path)
+{
+	READ(place->mnt, path->mnt);
+	READ(place->dentry, path->dentry);
+}
+
+/*
+ * Whether a place is still one: none of those below is held for us. A dentry that was freed has no holder, and one that
+ * was made in its memory since may be another user's; it has another inode, or is of another file system than the mount.
+ */
+INLINE bool is_whole(const struct place *place, const struct inode *walked)
+{
+	struct super_block *of_mount = NULL, *of_inode = NULL;
+	struct inode *inode = NULL;
+	int holders = 0;
+
+	if (!place->mnt || !place->dentry)
+		return false;
+	READ(holders, place->dentry->d_lockref.count);
+	READ(inode, place->dentry->d_inode);
+	READ(of_inode, inode->i_sb);
+	READ(of_mount, place->mnt->mnt_sb);
+	return holders > 0 && of_inode && of_inode == of_mount && (!walked || inode == walked);
+}
+
+/* Where the walk along its path has come: the directory in which a name is being looked up, then what is being opened. The walk
+ * stays the task's while it gives back what it held, the directory before its links, which may wait as well. */
+INLINE bool walked_place(struct nameidata *walk, struct place *place)
+{
+	struct inode *inode = NULL;
+
+	read_place(place, &walk->path);
+	READ(inode, walk->inode);
+	return inode && is_whole(place, inode);
+}
+
+/* Of the open file that a system call is about. Another thread may close it, and another process open one in its memory: what was
+ * read is the task's if its table has that file still. */
+INLINE bool called_place(struct task_struct *task, struct pt_regs *regs, struct place *place)
+{
+	struct file *file = called_file(task, regs);
+
+	if (!file)
+		return false;
+	read_place(place, &file->f_path);
+	return is_whole(place, NULL) && called_file(task, regs) == file;
+}
+
+/* What a task waits for; before there is an open file, how far the walk along its path has come. */
+INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
 {
 	struct pt_regs *regs = task_pt_regs(task);
 	struct nameidata *walk = task->nameidata;
@@ -128,26 +175,15 @@ INLINE struct path *waited_path(struct task_struct *task, u32 kind)
 
 	if (regs->orig_ax == (unsigned long)-1) {
 		file = faulted_file(task);
-		return file ? mapped_path(file) : NULL;
+		if (!file)
+			return false;
+		read_place(place, mapped_path(file));
+		return is_whole(place, NULL);
 	}
 	/* On the arguments of a call that is not about a file. */
 	if (kind == BLOCKED_FAULT)
-		return NULL;
-	if (walk)
-		return &walk->path;
-	file = called_file(task, regs);
-	return file ? &file->f_path : NULL;
-}
-
-INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
-{
-	struct path *path = waited_path(task, kind);
-
-	if (!path)
 		return false;
-	READ(place->mnt, path->mnt);
-	READ(place->dentry, path->dentry);
-	return place->mnt && place->dentry;
+	return walk ? walked_place(walk, place) : called_place(task, regs, place);
 }
 
 INLINE void fill_key(struct file_key *key, const struct place *place)

@@ -81,10 +81,15 @@ struct qstr {
 	const unsigned char *name;
 };
 
+struct lockref {
+	int count;
+};
+
 struct dentry {
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
+	struct lockref d_lockref;
 };
 
 struct vfsmount {
@@ -102,9 +107,10 @@ struct path {
 	struct dentry *dentry;
 };
 
-/* A walk along a path that is under way. */
+/* A walk along a path that is under way, and the inode of how far it has come. */
 struct nameidata {
 	struct path path;
+	struct inode *inode;
 };
 
 struct file {
