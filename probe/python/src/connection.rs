@@ -3,6 +3,7 @@
 use crate::introduction::Introduction;
 use crate::own_fd::OwnFd;
 use crate::{clock, fork, knobs, lane};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -226,12 +227,12 @@ const OVERFLOW_UID: u32 = 65534;
 /// removed from one that all may write to, another user may have made it again. Root's job may be in a container, and its
 /// collector a user's outside.
 fn is_trusted(socket: &impl AsFd) -> bool {
-    let own = rustix::process::geteuid();
-    let Ok(listener) = rustix::net::sockopt::socket_peercred(socket) else { return false };
-    own.is_root()
-        || listener.uid.is_root()
-        || listener.uid == own
-        || listener.uid.as_raw() == OVERFLOW_UID && is_in_user_namespace()
+    let own = rustix::process::geteuid().as_raw();
+    // By `nix`: `rustix` has no value for a pid of 0, that of a collector in an outer pid namespace.
+    let Ok(listener) = getsockopt(socket, PeerCredentials).map(|credentials| credentials.uid()) else {
+        return false;
+    };
+    own == 0 || listener == 0 || listener == own || listener == OVERFLOW_UID && is_in_user_namespace()
 }
 
 fn is_in_user_namespace() -> bool {

@@ -10,6 +10,7 @@ use super::held::Held;
 use super::message::{ANSWER_BYTES, Answer, FIRST_BYTES, First, Greeting, VERSION, Welcome, first};
 use super::start::Folder;
 use super::view::View;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -70,8 +71,10 @@ impl Connection {
             .map_err(system("socket"))?;
         rustix::net::connect(&socket, &folder.address()?).map_err(system("connect"))?;
         // Where others may write into the folder, one of them may listen there: it would be given samples, and give some.
-        let server = rustix::net::sockopt::socket_peercred(&socket).map_err(system("getsockopt"))?;
-        if server.uid != rustix::process::geteuid() {
+        // (By `nix`: `rustix` has no value for a pid of 0, that of who listens in an outer pid namespace.)
+        let server = getsockopt(&socket, PeerCredentials)
+            .map_err(|errno| system("getsockopt")(Errno::from_raw_os_error(errno as i32)))?;
+        if server.uid() != rustix::process::geteuid().as_raw() {
             return Err(Error::AnotherUsers(folder.path().to_owned()));
         }
         let socket = Held::new(socket).ok_or_else(|| system("fstat")(Errno::BADF))?;

@@ -9,10 +9,11 @@ use super::message::{ANSWER_BYTES, Answer, Request};
 use super::peer::{Goes, Peer, Stream};
 use super::space::Space;
 use super::start::Place;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use rustix::process::{PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -137,15 +138,17 @@ impl Server {
         for _ in 0..ARRIVALS {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let Ok(socket) = rustix::net::accept_with(&self.place.listener, flags) else { return };
-            let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
+            let Ok(credentials) = getsockopt(&socket, PeerCredentials) else { continue };
             // Without a place to wait in: it sees the end, and does without. Where others may enter the folder, their
             // connections would take the places of this user's.
-            let is_own = credentials.uid == rustix::process::geteuid();
+            let is_own = credentials.uid() == rustix::process::geteuid().as_raw();
             let peers = self.peers.len() as u64;
             if !is_own || peers >= self.most_clients + MOST_REFUSED {
                 continue;
             }
-            let process = pidfd_open(credentials.pid, PidfdFlags::empty()).ok();
+            // Without a number here, of an outer pid namespace, it is 0, which `rustix` has no value for.
+            let process =
+                Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
             let number = self.next;
             self.next += 1;
             let until_ms = self.now_ms() + MANNERS_MS;
