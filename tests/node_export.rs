@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-use crate::support::http::get;
+use crate::support::http::{get, get_with};
 use crate::support::node::OTTO;
 use crate::support::node::PYTHON;
 use crate::support::policy::{IDLE, is_tuned, printed, service, started};
@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -213,9 +214,19 @@ fn what_the_file_names_gets_what_happens_from_a_process_without_privilege() {
     std::fs::write(sandbox.path("policy.toml"), OF_NOBODY).unwrap();
     signal(launcher.0.id(), "HUP");
     wait_until("nothing is exported", || heard() == 1 && exporter(launcher.0.id()).is_none());
-    std::fs::write(sandbox.path("policy.toml"), &export).unwrap();
+    // What may ask is then what has the token, a file of the service's user.
+    let token = sandbox.path("token");
+    std::fs::write(&token, "s3cret\n").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&token, Some(OTTO), Some(OTTO)).unwrap();
+    let with_token = format!("{export}prometheus_token = \"{}\"\n", token.display());
+    std::fs::write(sandbox.path("policy.toml"), &with_token).unwrap();
     signal(launcher.0.id(), "HUP");
     wait_until("it is exported again", || exporter(launcher.0.id()).is_some());
+    wait_until("it is shown again", || TcpStream::connect(shown).is_ok());
+    let shows = |header: &str| get_with(shown, "GET", "/metrics", header).status;
+    wait_until("what has the token may ask", || shows("Authorization: Bearer s3cret\r\n") == 200);
+    assert_eq!((shows(""), shows("Authorization: Bearer s3cre\r\n")), (401, 401));
     let last = exporter(launcher.0.id()).unwrap();
     signal(launcher.0.id(), "KILL");
     wait_until("it ends with the service", || !std::path::Path::new(&format!("/proc/{last}")).exists());
