@@ -2,13 +2,15 @@
 
 The headlines come from two jobs, one whose workers and trainer leave no core free and one that leaves one. In each,
 everything of ours is switched on and off in turns (A B B A …), with new workers each time, until the 95% interval of the
-median ratio is narrow enough or time is up. The others, as tools can't be switched, from a bare and a watched job in
+ratio is narrow enough or time is up. The others, as tools can't be switched, from a bare and a watched job in
 turns, each alone: two jobs that do the same differ by several percent, so these figures are coarse. All over a warm
-cache; some 20 minutes.
+cache; up to an hour.
 
 Where the machine's noise is larger than what measuring costs, *counted* tells more: how often each measured event happens in
 the job (context switches, samples, batches, steps), times what it costs by itself, as a share of the job's CPU time; and the CPU
-time of the collector and of the service beside it, as a share of the same. Neither has effects on caches in it.
+time of the collector and of the service beside it, as a share of the same. Neither has effects on caches in it. The time of the
+*kernel programs* is what the kernel itself counts (kernel.bpf_stats_enabled) while the job trains: with the job's caches, in which
+they take several times as long as in a loop of their own.
 """
 
 import argparse
@@ -19,7 +21,8 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from statistics import fmean, median
+from pathlib import Path
+from statistics import NormalDist, fmean, median
 
 from contenders import HEADLINE, OURS, PEERS, STALLSCOPE, WORK, BenchFailed, Contender, bare
 from images import keep_in_memory, make_images
@@ -34,23 +37,33 @@ EVENTS = {
     # A batch is an event of its worker's; its wait and its step are the trainer's, with the optimiser's.
     "batches": (4, "event", "time"),
 }
-# Fewer values have no 95% interval of their median.
+# Fewer values have no 95% interval.
 LEAST_FOR_INTERVAL = 6
 LEAST_RATE = 2000
+PROGRAMS_EPOCHS = 30
 # What an epoch may read from storage and still count as warm: pages of libraries come and go.
 WARM_BYTES = 64 << 10
 
 
+def walsh_averages(values: list[float]) -> list[float]:
+    """Of each value with itself and with each other one, in order."""
+    return sorted((a + b) / 2 for place, a in enumerate(values) for b in values[place:])
+
+
+def middle(values: list[float]) -> float:
+    """Hodges and Lehmann's: the median of Walsh averages, which needs two thirds of the pairs that a median does."""
+    return median(walsh_averages(values))
+
+
 def interval(values: list[float]) -> tuple[float, float]:
-    """95% interval of the median by order statistics; endless below six values."""
-    ordered, n = sorted(values), len(values)
-    below, rank = 0.0, -1
-    while rank + 1 < n:
-        below += math.comb(n, rank + 1) / 2**n
-        if below > 0.025:
-            break
-        rank += 1
-    return (ordered[rank], ordered[n - 1 - rank]) if rank >= 0 else (-math.inf, math.inf)
+    """95% interval of the middle by Wilcoxon's signed ranks in their normal approximation; endless below six values."""
+    n = len(values)
+    if n < LEAST_FOR_INTERVAL:
+        return -math.inf, math.inf
+    ordered = walsh_averages(values)
+    rank = int(n * (n + 1) / 4 - NormalDist().inv_cdf(0.975) * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    rank = max(rank, 0)
+    return ordered[rank], ordered[-1 - rank]
 
 
 class Block:
@@ -81,6 +94,8 @@ class Pairs:
 
     def __init__(self):
         self.wall, self.cpu, self.rates, self.events, self.collectors = [], [], [], [], []
+        # Of the job's CPU time.
+        self.programs = None
         self.cold_epochs = 0
 
     def jobs(self, contender: Contender, order: int):
@@ -114,7 +129,7 @@ class Pairs:
             self.events.append(plain.events)
 
     def spread(self) -> tuple[float, float]:
-        """The 95% interval of the median; of few pairs, the least and the greatest."""
+        """The 95% interval of the middle; of few pairs, the least and the greatest."""
         few = len(self.wall) < LEAST_FOR_INTERVAL
         return (min(self.wall), max(self.wall)) if few else interval(self.wall)
 
@@ -123,7 +138,24 @@ class Pairs:
         return (high - low) / 2
 
 
-def measure(contender: Contender, most: int) -> Pairs:
+BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
+
+
+def programs(job) -> float:
+    """Time of the kernel programs while a job trains, as a share of its CPU time."""
+    job.switch(True)
+    before = BPF_STATS.read_text()
+    BPF_STATS.write_text("1")
+    try:
+        job.epoch("new")
+        begun_ns = job.programs_ns()
+        cpu_s = sum(job.epoch()["cpu_s"] for _ in range(PROGRAMS_EPOCHS))
+        return (job.programs_ns() - begun_ns) / 1e9 / cpu_s
+    finally:
+        BPF_STATS.write_text(before)
+
+
+def measure(contender: Contender, most: int, with_programs: bool = False) -> Pairs:
     """Raises BenchFailed."""
     pairs, end = Pairs(), time.monotonic() + contender.seconds
     with contender.start() if contender.switched else nullcontext() as job:
@@ -134,6 +166,8 @@ def measure(contender: Contender, most: int) -> Pairs:
                 pairs.jobs(contender, order)
             if time.monotonic() >= end or pairs.half_width() <= HALF_WIDTH:
                 break
+        if with_programs and contender.switched:
+            pairs.programs = programs(job)
     if not pairs.wall:
         raise BenchFailed("no pair of jobs kept its files in memory; free some")
     return pairs
@@ -148,7 +182,8 @@ def counted(name: str, pairs: Pairs, parts: list[Row]) -> list[Row]:
             return []
         total += median(of[event] for of in pairs.events) * weight * max(cost_ns[case, metric], 0.0)
     unit = "% of the job's CPU time"
-    return [Row(name, "counted", total / 1e9 * 100, unit), Row(name, "collectors", fmean(pairs.collectors) * 100, unit)]
+    shares = {"counted": total / 1e9, "kernel programs": pairs.programs, "collectors": fmean(pairs.collectors)}
+    return [Row(name, of, share * 100, unit) for of, share in shares.items()]
 
 
 class Table:
@@ -162,7 +197,7 @@ class Table:
 
     def add(self, contender: Contender, pairs: Pairs):
         low, high = pairs.spread()
-        ratio, cpu, rate = median(pairs.wall), median(pairs.cpu), median(pairs.rates)
+        ratio, cpu, rate = middle(pairs.wall), middle(pairs.cpu), median(pairs.rates)
         barred = contender.bar is not None
         holds = ratio - 1 <= contender.bar if barred else None
         bar = f"<= {contender.bar:.0%}" if barred else None
@@ -219,14 +254,14 @@ def main():
     table, failures, headlines = Table(), [], {}
     for contender in chosen:
         try:
-            pairs = measure(contender, options.pairs)
+            pairs = measure(contender, options.pairs, with_programs=True)
             table.add(contender, pairs)
             if contender.switched:
                 headlines[contender.name] = pairs
         except BenchFailed as error:
             table.miss(contender)
             failures.append(f"{contender.name}: {error}")
-    print("\nBeside the same job unwatched, medians of pairs:\n")
+    print("\nBeside the same job unwatched, the middle of pairs:\n")
     print(markdown(Table.HEADER, table.lines), flush=True)
     part_rows, part_failures = measure_parts()
     counts = [row for name, pairs in headlines.items() for row in counted(name, pairs, part_rows)]
