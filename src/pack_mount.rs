@@ -142,10 +142,11 @@ impl PackAt {
 
     /// With this program as its server.
     pub(crate) fn mount(&self) -> Result<PrivateMount> {
-        let pack = match self.pack.canonicalize() {
-            Ok(pack) => pack,
-            Err(error) => bail!("cannot open the pack {}: {error}", self.pack.display()),
-        };
+        if let Err(error) = self.pack.metadata() {
+            bail!("cannot open the pack {}: {error}", self.pack.display());
+        }
+        // With the links on its way, which the server judges: it opens no pack to which another user's link leads.
+        let pack = std::path::absolute(&self.pack)?;
         Ok(PrivateMount {
             target: self.folder.clone(),
             source: pack.clone().into_os_string(),

@@ -8,7 +8,7 @@
 use crate::options::PrivateMount;
 use crate::sudo::{self, Caller};
 use anyhow::{Context, Result, bail};
-use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, UnshareFlags};
 use stallscope_folder::{Blocked, Folder};
 use std::ffi::{CStr, CString};
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -42,7 +42,8 @@ pub(crate) struct PrivateMounts {
 #[derive(Debug)]
 struct Prepared {
     /// The names on the way to it.
-    target: Vec<CString>,
+    way: Vec<CString>,
+    target: Folder,
     source: CString,
     fs_type: CString,
     data: CString,
@@ -95,7 +96,7 @@ impl PrivateMounts {
         Ok(started)
     }
 
-    fn add(&mut self, mount: &PrivateMount, target: PathBuf, run_as: Option<&Caller>) -> Result<()> {
+    fn add(&mut self, mount: &PrivateMount, target: Target, run_as: Option<&Caller>) -> Result<()> {
         let device = open_fuse()?;
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(&mount.server);
@@ -113,12 +114,12 @@ impl PrivateMounts {
         let process = command.spawn().with_context(|| format!("cannot start {shown}"))?;
         // With its copies of what is the server's.
         drop(command);
-        self.servers.push(Server { process, target: target.clone(), has_ended: false });
+        self.servers.push(Server { process, target: target.path.clone(), has_ended: false });
         let mut line = String::new();
         BufReader::new(&ours).take(64 << 10).read_line(&mut line)?;
         match line.trim_end() {
             READY => {}
-            "" => bail!("what was to serve {} ended at once", target.display()),
+            "" => bail!("what was to serve {} ended at once", target.path.display()),
             sentence => bail!("{sentence}"),
         }
         let data = format!(
@@ -126,7 +127,8 @@ impl PrivateMounts {
             device.as_raw_fd()
         );
         self.prepared.push(Prepared {
-            target: names_of(&target)?,
+            way: names_of(&target.path)?,
+            target: target.folder,
             source: CString::new(mount.source.as_os_str().as_bytes())?,
             fs_type: CString::new(mount.fs_type.as_str())?,
             data: CString::new(data)?,
@@ -188,6 +190,9 @@ impl PrivateMounts {
             mount => {
                 let target =
                     self.servers.get(usize::from(mount - MOUNTS)).map(|server| server.target.display());
+                if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) {
+                    return Some(format!("{} is another folder than at first; nothing was mounted", target?));
+                }
                 format!("cannot mount on {}: {error}", target?)
             }
         })
@@ -226,11 +231,16 @@ impl Prepared {
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         let data: &CStr = &self.data;
         let on = |target: &CStr| mount(self.source.as_c_str(), target, self.fs_type.as_c_str(), flags, data);
-        // There was no link on the way when it was looked at, and by one that is there now it would hide something else.
+        // What was opened is of the mounts outside, so that it is looked for among those of the job: by the way on which it lay, which
+        // had no link, and it has to be the same. By a link, or with another folder there now, something else would be hidden.
         let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut folder = open(c"/", itself, Mode::empty())?;
-        for part in &self.target {
+        for part in &self.way {
             folder = openat(&folder, part.as_c_str(), itself, Mode::empty())?;
+        }
+        let (now, then) = (fstat(&folder)?, fstat(&self.target)?);
+        if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino) {
+            return Err(Errno::STALE);
         }
         on(CStr::from_bytes_until_nul(&path_of(&folder)).unwrap_or(c""))?;
         // From now on its server is answered by the kernel.
@@ -262,32 +272,48 @@ fn has_privilege() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// The folders, without links on the way to them.
-fn targets(mounts: &[PrivateMount]) -> Result<Vec<PathBuf>> {
-    let mut targets: Vec<PathBuf> = Vec::with_capacity(mounts.len());
-    for mount in mounts {
-        let shown = mount.target.display();
-        let target = match mount.target.canonicalize() {
-            Ok(target) => target,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+/// A folder that is opened once: what is mounted on is that one, whatever comes to its place meanwhile.
+#[derive(Debug)]
+struct Target {
+    /// Without links on the way to it.
+    path: PathBuf,
+    folder: Folder,
+}
+
+impl Target {
+    fn open(named: &Path) -> Result<Target> {
+        let shown = named.display();
+        let folder = match Folder::open(named) {
+            Ok(folder) => folder,
+            Err(Blocked::AnothersLink) => {
+                bail!("another user's link leads to {shown}; name the folder itself")
+            }
+            Err(Blocked::System(Errno::NOENT)) => {
                 bail!("there is no folder {shown} to show a pack at; make it first: mkdir -p {shown}")
             }
-            Err(error) => bail!("cannot open {shown}: {error}"),
+            Err(Blocked::System(Errno::NOTDIR)) => bail!("{shown} is no folder, and so no place for a pack"),
+            Err(Blocked::System(error)) => bail!("cannot open {shown}: {error}"),
         };
-        if let Err(Blocked::AnothersLink) = Folder::open(&mount.target) {
-            bail!("another user's link leads to {shown}; name the folder itself");
-        }
-        if !target.is_dir() {
-            bail!("{shown} is no folder, and so no place for a pack");
-        }
-        if target == Path::new("/") {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_fd().as_raw_fd()))
+            .with_context(|| format!("cannot see where {shown} lies"))?;
+        Ok(Target { path, folder })
+    }
+}
+
+fn targets(mounts: &[PrivateMount]) -> Result<Vec<Target>> {
+    let mut targets: Vec<Target> = Vec::with_capacity(mounts.len());
+    for mount in mounts {
+        let target = Target::open(&mount.target)?;
+        if target.path == Path::new("/") {
             bail!("a pack at / would hide everything else from the job; name a folder below");
         }
-        if let Some(other) = targets.iter().find(|one| one.starts_with(&target) || target.starts_with(one)) {
+        let is_within =
+            |one: &&Target| one.path.starts_with(&target.path) || target.path.starts_with(&one.path);
+        if let Some(other) = targets.iter().find(is_within) {
             bail!(
                 "{} and {} lie in one another; give each pack a folder of its own",
-                other.display(),
-                target.display()
+                other.path.display(),
+                target.path.display()
             );
         }
         targets.push(target);
@@ -348,6 +374,33 @@ mod tests {
         std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
         let refused = targets(&[at(&link)]).unwrap_err().to_string();
         assert!(refused.contains("another user's link"), "{refused}");
+    }
+
+    /// A user who may change the way to it could have any folder hidden from the job.
+    #[test]
+    fn what_is_mounted_on_is_what_was_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let (named, moved) = (root.path().join("data"), root.path().join("moved"));
+        std::fs::create_dir(&named).unwrap();
+        let target = Target::open(&named).unwrap();
+        let (server, _theirs) = UnixStream::pair().unwrap();
+        let prepared = Prepared {
+            way: names_of(&target.path).unwrap(),
+            target: target.folder,
+            source: c"x".into(),
+            fs_type: c"no-such-file-system".into(),
+            data: c"".into(),
+            _device: std::fs::File::open("/dev/null").unwrap().into(),
+            server,
+        };
+        let before = prepared.mount().unwrap_err();
+        assert!([Errno::NODEV, Errno::PERM].contains(&before), "it comes to the mount: {before}");
+        std::fs::rename(&named, &moved).unwrap();
+        std::fs::create_dir(&named).unwrap();
+        assert_eq!(prepared.mount(), Err(Errno::STALE), "another folder has the name");
+        std::fs::remove_dir(&named).unwrap();
+        std::os::unix::fs::symlink(&moved, &named).unwrap();
+        assert_eq!(prepared.mount(), Err(Errno::NOTDIR), "a link has it");
     }
 
     #[test]
