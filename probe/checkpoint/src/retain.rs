@@ -46,7 +46,8 @@ impl Best {
     pub(crate) fn ranked<'a>(&self, entries: &'a [Entry]) -> Vec<&'a Entry> {
         let value = |entry: &Entry| {
             let found = *entry.manifest.as_ref()?.metrics.get(&self.metric)?;
-            Some(if self.mode == Mode::Min { found } else { -found })
+            // Of the two zeros there are, which are equal and would not be in a total order, this makes one.
+            Some(if self.mode == Mode::Min { found } else { -found } + 0.0)
         };
         let mut ranked: Vec<(f64, &Entry)> = committed(entries)
             .filter_map(|(entry, _)| Some((value(entry)?, entry)))
@@ -191,6 +192,10 @@ mod tests {
             "more than any number, and the earlier"
         );
         assert_eq!(steps(&best(Mode::Min, 2).stays(&found_infinite)), [2, 3]);
+        for (mode, zeros) in [(Mode::Min, [0.0, -0.0]), (Mode::Max, [-0.0, 0.0])] {
+            let found = entries(&[1, 2].map(|step| (step, 0, Some(zeros[step as usize - 1]), true)));
+            assert_eq!(steps(&best(mode, 1).stays(&found)), [1], "both are nought");
+        }
         let mut unread = saved;
         unread[1].3 = false;
         assert_eq!(steps(&best(Mode::Min, 1).stays(&entries(&unread))), [2, 5], "2 may be damaged");
