@@ -23,6 +23,7 @@ mod rows;
 mod sampled;
 mod schema;
 mod spending;
+mod spot;
 mod tables;
 mod tail;
 mod waiting;

@@ -2,8 +2,10 @@
 
 use crate::alive::Alive;
 use crate::files::{Files, beside};
+use crate::spot::{Made, Spot};
 use crate::{opening, place, schema};
 use rusqlite::{Connection, OpenFlags};
+use stallscope_folder::file_user;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,11 +38,13 @@ impl Trouble {
 /// An open recording and what has to happen when it is finished.
 #[derive(Debug)]
 pub(crate) struct Live {
+    /// Closed before the folder, by whose descriptor it goes.
     pub(crate) connection: Connection,
-    /// Where it is being written.
+    /// Where it is being written, for readers; its folder may be elsewhere by now.
     pub(crate) path: PathBuf,
+    made: Made,
     /// Reserved name it is to go to; `None` when it is there already or nothing could be reserved.
-    reserved: Option<PathBuf>,
+    reserved: Option<Made>,
     in_spool: bool,
     link: Option<PathBuf>,
     alive: Alive,
@@ -58,14 +62,14 @@ impl Live {
         let mut reason = None;
         let mut reserved = None;
         match &at_place {
-            Ok(path) if at_target && path.parent().is_some_and(place::is_local) => {
-                match place::reserve(path).map_err(Trouble::from).and_then(|path| Live::open(path, spool)) {
+            Ok(spot) if at_target && place::is_local(&spot.folder()) => {
+                match place::reserve(spot).map_err(Trouble::from).and_then(|made| Live::open(made, spool)) {
                     Ok(live) => return Ok((live, None)),
                     Err(trouble) => reason = Some(trouble),
                 }
             }
-            Ok(path) => match place::reserve(path) {
-                Ok(path) => reserved = Some(path),
+            Ok(spot) => match place::reserve(spot) {
+                Ok(made) => reserved = Some(made),
                 Err(error) => reason = Some(error.into()),
             },
             Err(error) => reason = Some(io::Error::new(error.kind(), error.to_string()).into()),
@@ -73,13 +77,14 @@ impl Live {
         let name = target.file_name().map_or_else(|| "run".into(), |name| name.to_owned());
         let opened = place::spool(spool)
             .and_then(|spool| place::normalise(&spool.join(name)))
-            .and_then(|path| place::reserve(&path))
+            .and_then(|spot| place::reserve(&spot))
             .map_err(Trouble::from)
-            .and_then(|path| Live::open(path, spool));
+            .and_then(|made| Live::open(made, spool));
         match opened {
             Ok(mut live) => {
                 live.in_spool = true;
-                if let Some(Err(error)) = reserved.as_ref().map(|reserved| place::point(reserved, &live.path))
+                if let Some(Err(error)) =
+                    reserved.as_ref().map(|reserved| place::point(reserved.spot.path(), &live.path))
                 {
                     reason = Some(error.into());
                 }
@@ -88,27 +93,32 @@ impl Live {
             }
             Err(trouble) => {
                 if let Some(reserved) = reserved {
-                    let _ = fs::remove_file(reserved);
+                    reserved.remove();
                 }
                 Err(reason.unwrap_or(trouble))
             }
         }
     }
 
-    /// Makes the database in `path`, an empty file of ours, which is removed when that fails.
-    fn open(path: PathBuf, spool: Option<&Path>) -> Result<Live, Trouble> {
-        let prepared = prepare(&path).and_then(|connection| {
-            // Another user with write access to the folder may have created the log first, and could then read it.
-            Files::find(&path).map_err(io::Error::other)?;
-            Ok((connection, Alive::claim(&path)?))
+    /// Makes the database in `made`, an empty file, which is removed when that fails.
+    fn open(made: Made, spool: Option<&Path>) -> Result<Live, Trouble> {
+        let prepared = prepare(made.spot.path()).and_then(|connection| {
+            let path = made.spot.shown()?;
+            // Another user with write access to the folder may have put another file there.
+            if !made.is_there()? {
+                return Err(io::Error::from(io::ErrorKind::NotFound).into());
+            }
+            // Or created the log first, and could then read it.
+            Files::at(&path, made.spot.clone(), file_user()).map_err(io::Error::other)?;
+            Ok((connection, Alive::claim(made.spot.path())?, path))
         });
         match prepared {
-            Ok((connection, alive)) => {
+            Ok((connection, alive, path)) => {
                 let link = place::spool(spool).ok().and_then(|spool| place::announce(&spool, &path));
-                Ok(Live { connection, path, reserved: None, in_spool: false, link, alive })
+                Ok(Live { connection, path, made, reserved: None, in_spool: false, link, alive })
             }
             Err(trouble) => {
-                remove(&path);
+                made.remove_database();
                 Err(trouble)
             }
         }
@@ -117,37 +127,40 @@ impl Live {
     /// Makes one plain file of it and brings it to `target`. Returns where it is now, and why it is not at the
     /// target if it is not.
     pub(crate) fn finish(self, target: &Path) -> (PathBuf, Option<Trouble>) {
-        let Live { connection, path, reserved, in_spool, link, alive } = self;
+        let Live { connection, path, made, reserved, in_spool, link, alive } = self;
         // Fails while a reader is there: at the target, the next one folds the log in; a spooled one is copied.
         let plain = match fold(&connection) {
-            Err(_) if in_spool => copy_plain(&connection, &path),
-            _ => Ok(path.clone()),
+            Err(_) if in_spool => copy_plain(&connection, &made.spot).map(Some),
+            _ => Ok(None),
         };
         drop(connection);
         drop(alive);
         if let Some(link) = link {
             let _ = fs::remove_file(link);
         }
+        let path = made.spot.shown().unwrap_or(path);
         if !in_spool {
             return (path, None);
         }
-        let moved = plain.and_then(|plain| {
+        let moved = plain.and_then(|copy| {
             let reserved = match reserved {
                 Some(reserved) => reserved,
                 None => place::reserve(&place::normalise(target)?)?,
             };
-            match place::move_into(&plain, &reserved) {
+            let moved = place::move_into(copy.as_deref().unwrap_or(made.spot.path()), &reserved);
+            if let Some(copy) = copy {
+                let _ = fs::remove_file(copy);
+            }
+            match moved {
                 Ok(()) => {
-                    remove(&path);
-                    Ok(reserved)
+                    made.remove_database();
+                    // Something may be mounted over its folder by now.
+                    Ok(reserved.spot.shown().unwrap_or_else(|_| target.to_path_buf()))
                 }
                 Err(error) => {
-                    if plain != path {
-                        let _ = fs::remove_file(&plain);
-                    }
                     // A target that keeps pointing here finds it; an empty file would only puzzle.
-                    if place::follow(&reserved).is_none() {
-                        let _ = fs::remove_file(&reserved);
+                    if place::follow(reserved.spot.path()).is_none() {
+                        reserved.remove();
                     }
                     Err(error.into())
                 }
@@ -160,16 +173,9 @@ impl Live {
     }
 }
 
-/// Removes a database and what SQLite keeps beside it.
-fn remove(path: &Path) {
-    for suffix in ["", "-wal", "-shm"] {
-        let _ = fs::remove_file(beside(path, suffix));
-    }
-}
-
-/// Everything in `connection` as one plain file beside `path`.
-fn copy_plain(connection: &Connection, path: &Path) -> Result<PathBuf, Trouble> {
-    let copy = beside(path, ".copy");
+/// Everything in `connection` as one plain file beside its own.
+fn copy_plain(connection: &Connection, spot: &Spot) -> Result<PathBuf, Trouble> {
+    let copy = beside(spot.path(), ".copy");
     let text = copy.to_str().ok_or_else(|| io::Error::other("its name is not UTF-8"))?;
     connection.execute("VACUUM INTO ?", [text])?;
     Ok(copy)
@@ -178,8 +184,7 @@ fn copy_plain(connection: &Connection, path: &Path) -> Result<PathBuf, Trouble> 
 fn prepare(path: &Path) -> Result<Connection, Trouble> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    opening::guard_sqlite();
-    let mut connection = Connection::open_with_flags(path, flags)?;
+    let mut connection = opening::connect(path, flags)?;
     connection.busy_timeout(Duration::from_secs(2))?;
     // No journal of the first page lies there while that is written: readers refuse a recording with one.
     connection.pragma_update(None, "journal_mode", "memory")?;

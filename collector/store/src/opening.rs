@@ -3,9 +3,9 @@
 //!
 //! A link in the place of the file is not followed, a pipe is not waited for, and a device is not opened, since opening one
 //! may act. SQLite opens the recording and all files beside it through the same checks: a check before it opens them would
-//! leave time to exchange them.
+//! leave time to exchange them. Their folder is held open, and goes by its descriptor (`spot`).
 
-use rusqlite::ffi;
+use rusqlite::{Connection, OpenFlags, ffi};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use stallscope_folder::file_user;
@@ -53,22 +53,33 @@ fn demand(facts: &Stat, written: bool) -> Result<(), Errno> {
     }
 }
 
+/// Has SQLite open the file at `path`, which leads there by a descriptor: nobody has to hear of that.
+pub(crate) fn connect(path: impl AsRef<Path>, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    guard_sqlite();
+    Connection::open_with_flags(path, flags).map_err(|error| match error {
+        rusqlite::Error::SqliteFailure(code, Some(text)) => {
+            let text = text.split(": ").next().map(str::to_owned);
+            rusqlite::Error::SqliteFailure(code, text)
+        }
+        other => other,
+    })
+}
+
 /// Has SQLite open files as [`to_read`] does, in all of this process. To be called before a connection is made.
-pub(crate) fn guard_sqlite() {
+fn guard_sqlite() {
     static GUARDED: Once = Once::new();
     GUARDED.call_once(|| {
-        // SAFETY: null asks for the default file system layer, which lives as long as the process. The function has the
-        // signature that SQLite calls "open" with; it is passed as the untyped pointer that the layer keeps it as.
+        // SAFETY: null asks for the default file system layer, which lives as long as the process. The functions have the
+        // signatures that SQLite calls "open" and "lstat" with; they are passed as the untyped pointers that the layer keeps them as.
         unsafe {
             let layer = ffi::sqlite3_vfs_find(std::ptr::null());
             if let Some(set) = layer.as_ref().and_then(|layer| layer.xSetSystemCall) {
-                let open: Open = open_for_sqlite;
-                let done = set(
-                    layer,
-                    c"open".as_ptr(),
-                    Some(std::mem::transmute::<Open, unsafe extern "C" fn()>(open)),
-                );
-                debug_assert_eq!(done, ffi::SQLITE_OK);
+                let open = std::mem::transmute::<Open, Untyped>(open_for_sqlite);
+                let lstat = std::mem::transmute::<Lstat, Untyped>(lstat_for_sqlite);
+                for (name, function) in [(c"open", open), (c"lstat", lstat)] {
+                    let done = set(layer, name.as_ptr(), Some(function));
+                    debug_assert_eq!(done, ffi::SQLITE_OK);
+                }
             }
         }
     });
@@ -76,6 +87,8 @@ pub(crate) fn guard_sqlite() {
 
 /// As SQLite calls it.
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
+type Lstat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
+type Untyped = unsafe extern "C" fn();
 
 /// What follows no links is a recording or lies beside it; the rest are folders to be synced and the system's random numbers.
 ///
@@ -102,10 +115,26 @@ unsafe extern "C" fn open_for_sqlite(path: *const c_char, flags: c_int, mode: c_
     }
 }
 
+/// SQLite looks at each name of a path, and goes by what a link says. A descriptor's link says where its folder was: through that another
+/// one could be led to.
+unsafe extern "C" fn lstat_for_sqlite(path: *const c_char, facts: *mut libc::stat) -> c_int {
+    // SAFETY: SQLite passes a text that ends with 0, and a place for what is found; both stay until this returns.
+    unsafe {
+        match is_of_descriptor(CStr::from_ptr(path).to_bytes()) {
+            true => libc::stat(path, facts),
+            false => libc::lstat(path, facts),
+        }
+    }
+}
+
+fn is_of_descriptor(path: &[u8]) -> bool {
+    let number = path.strip_prefix(b"/proc/self/fd/");
+    path == b"/proc/self" || number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rusqlite::OpenFlags;
     use rustix::fs::{CWD, mknodat};
     use std::fs;
     use std::io::{Read, Write};

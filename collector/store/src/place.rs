@@ -3,12 +3,12 @@
 use crate::alive::is_written;
 use crate::files::beside;
 use crate::opening;
-use rustix::fs::{Mode, OFlags};
+use crate::spot::{Made, Spot};
 use stallscope_folder::file_user;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Ends every recording's name.
@@ -74,42 +74,37 @@ pub(crate) fn announce(spool: &Path, recording: &Path) -> Option<PathBuf> {
         .find(|link| symlink(recording, link).is_ok())
 }
 
-/// `target` with the extension every recording has, in its directory by its real name.
-pub(crate) fn normalise(target: &Path) -> io::Result<PathBuf> {
-    let name = target.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
-    let directory = match target.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut path = directory.canonicalize()?.join(name);
-    if path.extension().is_none_or(|extension| extension != EXTENSION) {
-        let mut name = name.to_owned();
-        name.push(".");
-        name.push(EXTENSION);
-        path.set_file_name(name);
+/// `target` with the extension every recording has, in its directory, which is held open.
+pub(crate) fn normalise(target: &Path) -> io::Result<Spot> {
+    let spot = Spot::named(target)?;
+    if spot.path().extension().is_some_and(|extension| extension == EXTENSION) {
+        return Ok(spot);
     }
-    Ok(path)
+    let mut name = spot.name().to_owned();
+    name.push(".");
+    name.push(EXTENSION);
+    Ok(spot.sibling(name))
 }
 
 /// Creates an empty file at `target`, or at the first free of `NAME.2.stall`, `NAME.3.stall`, …
-pub(crate) fn reserve(target: &Path) -> io::Result<PathBuf> {
-    let stem = target.file_stem().unwrap_or_default();
+pub(crate) fn reserve(target: &Spot) -> io::Result<Made> {
+    let stem = target.path().file_stem().unwrap_or_default();
     for nth in 1..100_000 {
-        let path = match nth {
-            1 => target.to_path_buf(),
+        let spot = match nth {
+            1 => target.clone(),
             _ => {
                 let mut name = stem.to_owned();
                 name.push(format!(".{nth}.{EXTENSION}"));
-                target.with_file_name(name)
+                target.sibling(name)
             }
         };
+        let is_taken = |suffix: &&str| beside(spot.path(), suffix).symlink_metadata().is_ok();
         // A log left beside a recording that somebody removed would be taken for ours, and so would what another user left.
-        if ["-wal", "-shm", "-journal"].iter().any(|suffix| beside(&path, suffix).symlink_metadata().is_ok())
-        {
+        if ["-wal", "-shm", "-journal"].iter().any(is_taken) {
             continue;
         }
-        match create_private(&path) {
-            Ok(_) => return Ok(path),
+        match Made::create(spot) {
+            Ok((made, _)) => return Ok(made),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(error),
         }
@@ -260,33 +255,21 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Copies the closed recording `from` over `reserved` (a file of ours) so that it is there whole or not at all.
-pub(crate) fn move_into(from: &Path, reserved: &Path) -> io::Result<()> {
+/// Copies the closed recording `from` over `reserved` so that it is there whole or not at all.
+pub(crate) fn move_into(from: &Path, reserved: &Made) -> io::Result<()> {
     let mut name = std::ffi::OsString::from(".");
-    name.push(reserved.file_name().unwrap_or_default());
+    name.push(reserved.spot.name());
     name.push(format!(".{}.part", std::process::id()));
-    let part = reserved.with_file_name(name);
-    let moved = copy_synced(from, &part).and_then(|()| fs::rename(&part, reserved)).and_then(|()| {
-        let directory = reserved.parent().unwrap_or(Path::new("/"));
-        // Not every network file system lets a directory be synced; the file itself is.
-        let _ = rustix::fs::open(directory, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map(|directory| rustix::fs::fsync(&directory));
-        fs::remove_file(from)
-    });
+    let (part, copy) = Made::create(reserved.spot.sibling(name))?;
+    let moved = copy_synced(from, copy).and_then(|()| part.replace(reserved));
     if moved.is_err() {
-        let _ = fs::remove_file(&part);
+        part.remove();
     }
     moved
 }
 
-/// Its command line and the names of its files are nobody else's until its owner says so.
-fn create_private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
+fn copy_synced(from: &Path, mut copy: File) -> io::Result<()> {
     let mut source = File::open(from)?;
-    let mut copy = create_private(to)?;
     io::copy(&mut source, &mut copy)?;
     copy.sync_all()
 }

@@ -42,6 +42,7 @@ pub struct StepFilter {
 /// A recording opened for reading, whether it is finished, being written or left by a killed writer.
 #[derive(Debug)]
 pub struct Recording {
+    /// Closed before the folder, by whose descriptor it goes.
     pub(crate) connection: Connection,
     files: Files,
     format: i64,
@@ -69,22 +70,23 @@ impl Recording {
 
     pub(crate) fn open_to(path: &Path, extent: Extent) -> Result<Recording, Error> {
         let files = Files::find(path)?;
-        match place::follow(&files.database) {
-            None => Recording::open_database(files, extent),
-            Some(Pointer { host, live })
-                if host == place::host_name() && live.is_file() && files.may_lead_to(&live) =>
-            {
-                Recording::open_database(Files::find(&live)?, extent)
+        let Some(Pointer { host, live }) = place::follow(files.database()) else {
+            return Recording::open_database(files, extent);
+        };
+        if host == place::host_name() && live.is_file() {
+            let led = Files::find(&live)?;
+            if files.may_lead_to(&led) {
+                return Recording::open_database(led, extent);
             }
-            Some(Pointer { host, live }) => Err(Error::Elsewhere { path: path.to_path_buf(), host, live }),
         }
+        Err(Error::Elsewhere { path: path.to_path_buf(), host, live })
     }
 
     fn open_database(files: Files, extent: Extent) -> Result<Recording, Error> {
         settle(&files);
         Recording::connect(&files, false, extent).or_else(|error| match error {
             // A log without its shared memory in a directory that cannot be written to: the file alone will do.
-            Error::Unreadable { .. } if !is_written(&files.database) => {
+            Error::Unreadable { .. } if !is_written(files.database()) => {
                 Recording::connect(&files, true, extent).map_err(|_| error)
             }
             _ => Err(error),
@@ -98,9 +100,7 @@ impl Recording {
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
             | OpenFlags::SQLITE_OPEN_NOFOLLOW
             | OpenFlags::SQLITE_OPEN_URI;
-        opening::guard_sqlite();
-        let mut connection =
-            Connection::open_with_flags(uri(&files.database, immutable), flags).map_err(sqlite)?;
+        let mut connection = opening::connect(uri(files.database(), immutable), flags).map_err(sqlite)?;
         connection.busy_timeout(Duration::from_secs(2)).map_err(sqlite)?;
         foreign::distrust(&connection).map_err(sqlite)?;
         connection.pragma_update(None, "query_only", true).map_err(sqlite)?;
@@ -139,7 +139,7 @@ impl Recording {
     /// When the file is damaged.
     pub fn state(&self) -> Result<State, Error> {
         // Finished is looked for after the lock, so that a writer that ends in between is not taken for killed.
-        let written = is_written(&self.files.database);
+        let written = is_written(self.files.database());
         let state: String = self.one("SELECT value FROM meta WHERE key = 'state'", |row| row.get(0))?;
         Ok(match (state.as_str(), written) {
             ("finished", _) => State::Finished,
@@ -391,13 +391,12 @@ fn cut_names(summary: &mut RunSummary) {
 /// Folds the log that a killed writer left into its recording, so that copying the one file copies everything.
 /// Best effort: where it cannot be done, and where the recording is another user's, the log is read beside the file.
 fn settle(files: &Files) {
-    if !files.log().exists() || !files.are_ours() || is_written(&files.database) {
+    if !files.log().exists() || !files.are_ours() || is_written(files.database()) {
         return;
     }
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    opening::guard_sqlite();
-    let Ok(mut connection) = Connection::open_with_flags(&files.database, flags) else { return };
+    let Ok(mut connection) = opening::connect(files.database(), flags) else { return };
     let bounded = connection
         .busy_timeout(Duration::ZERO)
         .and_then(|()| foreign::distrust(&connection))
@@ -426,4 +425,31 @@ fn uri(path: &Path, immutable: bool) -> String {
     }
     uri.push_str(if immutable { "?mode=ro&immutable=1" } else { "?mode=ro" });
     uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Recorder};
+    use stallscope_model::JobFacts;
+    use std::fs;
+
+    /// Seen: root's report of another user's recording was of a private one of root's, to whose folder that user had led.
+    #[test]
+    fn what_is_read_is_what_was_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let (theirs, own) = (directory.path().join("theirs"), directory.path().join("own"));
+        for (folder, name) in [(&theirs, "theirs"), (&own, "own")] {
+            fs::create_dir(folder).unwrap();
+            let options = Options { spool: Some(directory.path().join("spool")), ..Options::default() };
+            let job = JobFacts { name: name.into(), ..JobFacts::default() };
+            let recorder = Recorder::create(&folder.join("x.stall"), &job, options);
+            recorder.finish(&RunSummary { job, ..RunSummary::default() });
+        }
+        let files = Files::find(&theirs.join("x.stall")).unwrap();
+        fs::rename(&theirs, directory.path().join("was")).unwrap();
+        fs::rename(&own, &theirs).unwrap();
+        let recording = Recording::open_database(files, Extent::Whole).unwrap();
+        assert_eq!(recording.summary().unwrap().job.name, "theirs");
+    }
 }

@@ -240,3 +240,84 @@ fn another_users_pointer_or_link_leads_to_no_recording_that_is_not_theirs() {
         assert_eq!(error.to_string(), listed.to_string());
     }
 }
+
+/// A folder, and a link in its place to `elsewhere`, where another user's recording of the same name lies.
+fn exchange(folder: &Path, elsewhere: &Path) {
+    fs::create_dir(elsewhere).unwrap();
+    for suffix in ["", "-wal", "-shm", ".copy"] {
+        fs::write(elsewhere.join(format!("x.stall{suffix}")), "theirs").unwrap();
+    }
+    fs::rename(folder, folder.with_extension("was")).unwrap();
+    symlink(elsewhere, folder).unwrap();
+}
+
+/// Seen: root recorded into a folder of another user's, who had it replace and remove a third user's recording.
+#[test]
+fn a_recorder_stays_in_the_folder_that_it_has_opened() {
+    for spool_always in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let (folder, elsewhere) = (directory.path().join("folder"), directory.path().join("elsewhere"));
+        fs::create_dir(&folder).unwrap();
+        let options = Options { spool_always, ..options(directory.path()) };
+        let mut recorder = Recorder::create(&folder.join("x.stall"), &job(), options);
+        exchange(&folder, &elsewhere);
+        (0..30).for_each(|index| recorder.step(step(0, index)));
+        recorder.flush(&summary());
+        let finished = recorder.finish(&summary());
+        assert_eq!(names(&elsewhere), ["x.stall", "x.stall-shm", "x.stall-wal", "x.stall.copy"]);
+        for name in names(&elsewhere) {
+            assert_eq!(fs::read_to_string(elsewhere.join(&name)).unwrap(), "theirs", "{name}");
+        }
+        // It goes on where the folder is by now.
+        let was = folder.with_extension("was").canonicalize().unwrap();
+        assert_eq!(finished.path.unwrap(), was.join("x.stall"));
+        assert_eq!((finished.losses, finished.notices), (vec![], vec![]));
+        assert_eq!(names(&was), ["x.stall"]);
+        assert_eq!(steps(&Recording::open(&was.join("x.stall")).unwrap()).len(), 30);
+    }
+}
+
+#[test]
+fn a_recorder_replaces_only_what_it_has_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("x.stall");
+    let spooled = || Options { spool_always: true, ..options(directory.path()) };
+    let mut recorder = Recorder::create(&target, &job(), spooled());
+    recorder.step(step(0, 0));
+    fs::remove_file(&target).unwrap();
+    fs::write(&target, "theirs").unwrap();
+    let finished = recorder.finish(&summary());
+    assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
+    assert!(finished.notices[0].contains("another file has come"), "{:?}", finished.notices);
+    assert_eq!(steps(&Recording::open(&finished.path.unwrap()).unwrap()).len(), 1);
+
+    // Where somebody has only removed what pointed to it, the recording comes there all the same.
+    fs::remove_file(&target).unwrap();
+    let recorder = Recorder::create(&target, &job(), spooled());
+    fs::remove_file(&target).unwrap();
+    assert_eq!(recorder.finish(&summary()).path.unwrap(), target.canonicalize().unwrap());
+}
+
+/// It leads to any folder of this user's.
+#[test]
+fn a_recorder_goes_by_no_link_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: a_recorder_goes_by_no_link_of_another_user needs root");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (own, link) = (directory.path().join("own"), directory.path().join("link"));
+    fs::create_dir(&own).unwrap();
+    symlink(&own, &link).unwrap();
+    let record = || {
+        let recorder = Recorder::create(&link.join("x.stall"), &job(), options(directory.path()));
+        recorder.finish(&summary())
+    };
+    assert_eq!(record().path.unwrap(), own.canonicalize().unwrap().join("x.stall"), "one's own leads on");
+    fs::remove_file(own.join("x.stall")).unwrap();
+    std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
+    let finished = record();
+    assert!(finished.notices[0].contains("another user's link leads there"), "{:?}", finished.notices);
+    assert_eq!(names(&own), [""; 0]);
+    assert!(finished.path.unwrap().is_file());
+}
