@@ -1,15 +1,19 @@
 //! Writes records back into files.
 
+mod bounds;
+#[cfg(test)]
+mod tests;
+
 use crate::error::{Doing, Error, Result};
 use crate::names::{fault_of, shown};
 use crate::pack::Pack;
 use crate::snapshot::Entry;
+use bounds::{Bounds, Sparse, Used};
 use rustix::fs::{self, AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use stallscope_folder::Folder;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -34,12 +38,18 @@ pub fn extract(
     into: &Path,
     problem: &mut dyn FnMut(&str),
 ) -> Result<Extracted> {
+    within(Bounds::default(), pack, names, into, problem)
+}
+
+fn within(
+    mut bounds: Bounds,
+    pack: &Pack,
+    names: &[Vec<u8>],
+    into: &Path,
+    problem: &mut dyn FnMut(&str),
+) -> Result<Extracted> {
     let root = Folder::make(into).doing("make", into)?;
     let mut extracted = Extracted::default();
-    let mut left = 0_u64;
-    for number in 0..pack.snapshot().chunks() {
-        left = left.saturating_add(pack.snapshot().chunk(number).map_or(0, |chunk| chunk.bytes));
-    }
     let mut found = vec![false; names.len()];
     for entry in pack.snapshot().entries() {
         let entry = match entry {
@@ -50,6 +60,9 @@ pub fn extract(
                 continue;
             }
         };
+        // A copy, as the file that it lies in may be written meanwhile: what is checked has to be what is made.
+        let name = entry.name.to_vec();
+        let entry = Entry { name: &name, ..entry };
         let wanted = names.iter().position(|name| is_at_or_below(entry.name, name));
         match wanted {
             Some(at) => found[at] = true,
@@ -57,21 +70,16 @@ pub fn extract(
             None => continue,
         }
         extracted.asked += 1;
-        // Records lie beside each other: a snapshot that has the same bytes as many records is forged, to fill a disk.
-        let Some(rest) = left.checked_sub(entry.stored_bytes) else {
-            let dir = pack.dir().display();
-            return Err(Error::Refused(format!(
-                "the snapshot of {dir} describes more bytes than its chunks have; `stallscope pack rebuild {dir}` makes another one"
-            )));
-        };
-        left = rest;
-        match one(pack, &entry, &root) {
-            Ok(bytes) => {
+        bounds.begin(&entry, pack.dir())?;
+        let mut used = Used::default();
+        match one(pack, &entry, &root, &mut used) {
+            Ok(()) => {
                 extracted.files += 1;
-                extracted.bytes += bytes;
+                extracted.bytes += entry.bytes;
             }
             Err(error) => problem(&error.to_string()),
         }
+        bounds.end(&entry, &used, pack.dir())?;
     }
     for (name, _) in names.iter().zip(found).filter(|(_, found)| !found) {
         extracted.asked += 1;
@@ -86,30 +94,40 @@ pub fn is_at_or_below(name: &[u8], wanted: &[u8]) -> bool {
     name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-fn one(pack: &Pack, entry: &Entry<'_>, root: &Folder) -> Result<u64> {
+fn one(pack: &Pack, entry: &Entry<'_>, root: &Folder, used: &mut Used) -> Result<()> {
     if let Some(fault) = fault_of(entry.name) {
         let name = shown(entry.name);
         return Err(Error::Refused(format!("{name:?} is not extracted under this name: {fault}")));
     }
+    #[cfg(test)]
+    tests::is_checked();
     let path = root.path().join(OsStr::from_bytes(entry.name));
-    let (folder, name, mut file) = make(root, entry.name).doing("make", &path)?;
-    let written = pack.stream(entry, &mut |piece| file.write_all(piece).doing("write", &path));
+    let (folder, name, file) = make(root, entry.name, &mut used.folders).doing("make", &path)?;
+    let mut sparse = Sparse::of(&file);
+    let written = pack.stream(entry, &mut |piece| {
+        used.bytes += sparse.write(piece).doing("write", &path)?;
+        Ok(())
+    });
+    let written = written.and_then(|()| sparse.finish().doing("write", &path));
     let written = written.and_then(|()| touch(&file, entry.mtime_ns).doing("write", &path));
-    if let Err(error) = written {
+    if written.is_err() {
         // Half a file would be taken for a whole one. By its path another user's link may lead elsewhere by now.
         let _ = fs::unlinkat(&folder, name, AtFlags::empty());
-        return Err(error);
     }
-    Ok(entry.bytes)
+    written
 }
 
-/// Makes a file below `root`, and the folders on the way; gives the folder around it, its name there and the file. No link that
-/// lies there is followed.
-fn make<'a>(root: &Folder, name: &'a [u8]) -> Result<(OwnedFd, &'a OsStr, File), Errno> {
+/// Makes a file below `root`, and the folders on the way, which it counts; gives the folder around it, its name there and the
+/// file. No link that lies there is followed, and no part climbs out.
+fn make<'a>(root: &Folder, name: &'a [u8], folders: &mut u64) -> Result<(OwnedFd, &'a OsStr, File), Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
     let mut folder = fs::openat(root, ".", flags, Mode::empty())?;
     let mut parts = name.split(|byte| *byte == b'/').peekable();
     while let Some(part) = parts.next() {
+        // Once more, where it is used: to climb out takes no more than one part.
+        if fault_of(part).is_some() {
+            return Err(Errno::INVAL);
+        }
         let part = OsStr::from_bytes(part);
         if parts.peek().is_none() {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -117,7 +135,8 @@ fn make<'a>(root: &Folder, name: &'a [u8]) -> Result<(OwnedFd, &'a OsStr, File),
             return Ok((folder, part, File::from(file)));
         }
         match fs::mkdirat(&folder, part, Mode::from_raw_mode(0o777)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+            Ok(()) => *folders += 1,
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }
         folder = fs::openat(&folder, part, flags, Mode::empty())?;

@@ -47,7 +47,9 @@ pub fn fault_of(name: &[u8]) -> Option<&'static str> {
 
 /// As text for a sentence.
 pub fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).into_owned()
+    // A copy, as bytes of a mapped file can change between being found to be text and being taken for it.
+    let name = name.to_vec();
+    String::from_utf8(name).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 #[cfg(test)]

@@ -69,7 +69,8 @@ struct Places {
 /// A record as the snapshot has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its name.
+    /// Its name, where it lies in the snapshot: who may write to that can change it at any time. Copy it before it is checked and
+    /// used as a path or a text.
     pub name: &'a [u8],
     /// The number of its chunk in the snapshot.
     pub chunk: usize,
@@ -133,8 +134,8 @@ impl Snapshot {
         // SAFETY: what is written here is written under another name and renamed, so that nobody of ours changes a mapped
         // file. Somebody else with the right to write it may: all that is read is copied or compared as plain bytes of any
         // value and checked by a checksum, nothing is taken for a text or a type with invalid values, and no place is taken
-        // from it without a check against the length of the map. Who cuts the file ends its readers with SIGBUS, as
-        // docs/security.md has it.
+        // from it without a check against the length of the map. A name may change after it was checked, as `Entry` has it.
+        // Who cuts the file ends its readers with SIGBUS, as docs/security.md has it.
         let map = unsafe { Mmap::map(&file) }.doing("map", path)?;
         let snapshot = Snapshot::of(Held::Mapped(map), path)?;
         // Look-ups are anywhere.
@@ -262,7 +263,9 @@ impl Snapshot {
     }
 
     fn checked(&self, number: usize) -> Option<Entry<'_>> {
-        let record = self.part(self.places.records, number, RECORD_BYTES)?;
+        // A copy: what is compared with the checksum is what is returned.
+        let record: &[u8; RECORD_BYTES] =
+            &bytes_at(self.part(self.places.records, number, RECORD_BYTES)?, 0)?;
         let name_at = usize::try_from(u64_at(record, 0)?).ok()?.checked_add(self.places.names)?;
         let name = self.held.bytes().get(name_at..name_at.checked_add(usize::from(u16_at(record, 52)?))?)?;
         let (content, seal) = record.split_at_checked(RECORD_BYTES - 4)?;

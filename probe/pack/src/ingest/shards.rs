@@ -3,18 +3,19 @@
 use super::origin::{Facts, Item};
 use crate::error::{Doing, Error, Result};
 use crate::folder::open_source;
-use crate::names::{fault_of, parted, shown};
+use crate::names::{MOST_NAME_BYTES, fault_of, parted, shown};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Seek};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tar::{Archive, EntryType};
 
-/// Of a member that describes the next one (a long name), which is read into memory.
-const MOST_DESCRIPTION_BYTES: u64 = 1 << 20;
+/// Of headers, long names and descriptions of one member, which are read into memory.
+const MOST_DESCRIPTION_BYTES: u64 = 4 << 20;
 /// Of a label, which is a number in digits.
 const MOST_LABEL_BYTES: u64 = 32;
 const LABEL: &[u8] = b"cls";
@@ -151,7 +152,7 @@ fn look(shard: &Shard, number: usize, problem: &mut dyn FnMut(String)) -> Found 
     found
 }
 
-/// Whether it is a tar file, and none that takes more memory than names can.
+/// Whether it may be a tar file.
 fn check(shard: &Shard) -> io::Result<()> {
     let mut begin = [0; 4];
     let read = shard.file.read_at(&mut begin, 0)?;
@@ -162,28 +163,33 @@ fn check(shard: &Shard) -> io::Result<()> {
     if read == 0 {
         return Err(io::Error::other("it is empty"));
     }
-    let mut archive = opened(shard)?;
-    for entry in archive.entries_with_seek()?.raw(true) {
-        let entry = entry?;
-        let kind = entry.header().entry_type();
-        let describes = kind.is_gnu_longname()
-            || kind.is_gnu_longlink()
-            || kind.is_pax_local_extensions()
-            || kind.is_pax_global_extensions();
-        if describes && entry.size() > MOST_DESCRIPTION_BYTES {
-            return Err(io::Error::other(format!("a name or description in it has {} bytes", entry.size())));
-        }
-        if entry.raw_file_position().saturating_add(entry.size()) > shard.facts.bytes {
-            break;
-        }
-    }
     Ok(())
 }
 
-fn opened(shard: &Shard) -> io::Result<Archive<&File>> {
-    let mut file: &File = &shard.file;
-    file.rewind()?;
-    Ok(Archive::new(file))
+/// A tar file of which no more is read for one member than `left`. To look at sizes first and read then is not enough: who may
+/// write the file could change them between.
+struct Bounded<'a> {
+    file: &'a File,
+    left: &'a Cell<u64>,
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let most = (to.len() as u64).min(self.left.get()) as usize;
+        if most == 0 && !to.is_empty() {
+            let most = MOST_DESCRIPTION_BYTES >> 20;
+            return Err(io::Error::other(format!("a name or description in it has more than {most} MiB")));
+        }
+        let read = self.file.read(&mut to[..most])?;
+        self.left.set(self.left.get() - read as u64);
+        Ok(read)
+    }
+}
+
+impl Seek for Bounded<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
 }
 
 fn members(
@@ -192,16 +198,22 @@ fn members(
     found: &mut Found,
     problem: &mut dyn FnMut(String),
 ) -> io::Result<()> {
-    let mut archive = opened(shard)?;
+    let mut file: &File = &shard.file;
+    file.rewind()?;
+    let left = Cell::new(MOST_DESCRIPTION_BYTES);
+    let mut archive = Archive::new(Bounded { file, left: &left });
     for entry in archive.entries_with_seek()? {
         let entry = entry?;
+        left.set(MOST_DESCRIPTION_BYTES);
         let raw = entry.path_bytes();
         let mut name = &*raw;
         while let Some(rest) = name.strip_prefix(b"./") {
             name = rest;
         }
+        // A longer one is no name, and would be kept in each sentence.
+        let called = || shown(&raw[..raw.len().min(MOST_NAME_BYTES)]);
         let mut skipped =
-            |why: &str| problem(format!("{} in {} is not packed: {why}", shown(&raw), shard.path.display()));
+            |why: &str| problem(format!("{} in {} is not packed: {why}", called(), shard.path.display()));
         match entry.header().entry_type() {
             // Folders, which old tar files have as files whose names end in a slash.
             EntryType::Directory | EntryType::XGlobalHeader => continue,
@@ -222,7 +234,7 @@ fn members(
         }
         let (at, bytes) = (entry.raw_file_position(), entry.size());
         if at.checked_add(bytes).is_none_or(|end| end > shard.facts.bytes) {
-            let (name, all) = (shown(&raw), shard.facts.bytes);
+            let (name, all) = (called(), shard.facts.bytes);
             return Err(io::Error::other(format!(
                 "it is cut: {name} should have {bytes} bytes, and it ends at {all}"
             )));
@@ -261,6 +273,8 @@ fn label(shard: &Shard, at: u64, bytes: u64) -> io::Result<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[test]
@@ -273,5 +287,68 @@ mod tests {
         ] {
             assert_eq!(key(name), expected);
         }
+    }
+
+    /// By the sizes that it had at a first look 8 GB were taken.
+    #[test]
+    fn a_description_that_grows_while_it_is_looked_at_takes_no_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("grows.tar");
+        let header = |kind, name: &str, bytes| {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_size(bytes);
+            header.set_cksum();
+            header
+        };
+        let mut builder = tar::Builder::new(File::create(&path).unwrap());
+        builder.append(&header(EntryType::Regular, "1", 0), &b""[..]).unwrap();
+        builder.append(&header(EntryType::Symlink, "2", 0), &b""[..]).unwrap();
+        let long_at = 1024;
+        builder.append(&header(EntryType::GNULongName, "long", 2), &b"3\0"[..]).unwrap();
+        builder.append(&header(EntryType::Symlink, "cut", 0), &b""[..]).unwrap();
+        builder.finish().unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(1 << 26).unwrap();
+        let mut sentences = Vec::new();
+        let paths = [path.clone()];
+        let found = Shards::of(
+            &paths,
+            false,
+            &mut |sentence| {
+                let grown = header(EntryType::GNULongName, "long", 1 << 25);
+                file.write_all_at(grown.as_bytes(), long_at).unwrap();
+                sentences.push(sentence);
+            },
+            &mut |_| {},
+        );
+        let problem = |what: &str| format!("{}{what}", path.display());
+        assert_eq!(
+            sentences,
+            [
+                format!("2 in {}", problem(" is not packed: it is a link")),
+                problem(" is packed up to a fault alone: a name or description in it has more than 4 MiB"),
+            ]
+        );
+        assert_eq!(found.unwrap().names(), [b"1"]);
+    }
+
+    /// They had been kept whole, in a sentence each.
+    #[test]
+    fn a_long_name_is_cut_in_its_sentence() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("long.tar");
+        let mut builder = tar::Builder::new(File::create(&path).unwrap());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        builder.append_data(&mut header, "x/x".repeat(1 << 18), &b""[..]).unwrap();
+        builder.append_data(&mut header, "fine", &b""[..]).unwrap();
+        builder.finish().unwrap();
+        let mut sentences = Vec::new();
+        let problem = &mut |sentence| sentences.push(sentence);
+        let found = Shards::of(&[path], false, problem, &mut |_| {}).unwrap();
+        assert_eq!(found.names(), [b"fine"]);
+        assert!(sentences.len() == 1 && sentences[0].len() < 5000, "{sentences:?}");
     }
 }
