@@ -1,6 +1,7 @@
 """A change of the data set by its script shows, before a worker is added that would have another one than the others."""
 
 import collections
+import contextvars
 import decimal
 import functools
 import os
@@ -28,6 +29,13 @@ sys.modules["settings_within_of_the_script"] = WITHIN = types.ModuleType("settin
 WITHIN.level = 0
 THREADS = threading.local()
 THREADS.level = 0
+# As one that makes its attributes, and a package that functions are in.
+sys.modules["making_of_the_script"] = MAKING = types.ModuleType("making_of_the_script")
+exec("made = {'level': 0}\ndef __getattr__(name):\n    return made[name]", vars(MAKING))
+for name in ("package_of_the_script", "package_of_the_script.inner", "package_of_the_script.settings"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].level = 0
+NAME = contextvars.ContextVar("level", default=0)
 
 
 def levelled(index):
@@ -42,6 +50,31 @@ def within(samples):
     import settings_within_of_the_script
 
     return samples[settings_within_of_the_script.level :]
+
+
+def in_package(text):
+    """A function of a module in a package of the script's."""
+    found = {"__name__": "package_of_the_script.inner.reading", "__package__": "package_of_the_script.inner"}
+    exec(f"def reading(samples):\n    {text}", found)
+    return found["reading"]
+
+
+def making(samples):
+    import making_of_the_script
+
+    return samples[making_of_the_script.level :]
+
+
+def by_text(samples):
+    return samples[vars(sys.modules["settings_within_of_the_script"])["level"] :]
+
+
+def by_globals(samples):
+    return samples[globals()["LEVEL"] :]
+
+
+def of_context(samples):
+    return samples[NAME.get() :]
 
 
 def scaled(samples):
@@ -106,6 +139,18 @@ class Numbers(numpy.ndarray):
         raise RuntimeError("nobody has to make another one of it")
 
 
+class Meta(type):
+    mean = 0.5
+
+
+class Configured(metaclass=Meta):
+    pass
+
+
+class Drawn(random.Random):
+    level = 0
+
+
 class Transform:
     mean = 0.5
 
@@ -123,6 +168,8 @@ class Images(torch.utils.data.Dataset):
         self.counts, self.recent = collections.Counter(), collections.deque([0], maxlen=1)
         self.mixed = numpy.array([{"level": 0}, None], dtype=object)
         self.weights, self.chance = numpy.zeros(100), random.Random(1)
+        self.drawn, self.configured = Drawn(1), Configured
+        self.begun, self.free = threading.Event(), threading.Semaphore(3)
 
     def __len__(self):
         return 1000
@@ -181,6 +228,10 @@ CHANGES = {
     "an attribute of a module": lambda images: setattr(SETTINGS, "level", SETTINGS.level + 1),
     "an attribute of a class": lambda images: setattr(Transform, "mean", Transform.mean + 1),
     "a global of a function that is called": lambda images: set_level(LEVEL + 1),
+    "an attribute of a class's class": lambda images: setattr(Meta, "mean", Meta.mean + 1),
+    "an attribute of a generator": lambda images: setattr(images.drawn, "level", 1),
+    "an event": lambda images: images.begun.set(),
+    "a semaphore": lambda images: images.free.acquire(),
 }
 
 
@@ -194,6 +245,14 @@ def test_what_a_script_changes_shows(change):
     assert outline.of(around) != before
 
 
+def test_a_column_that_is_set_anew_shows():
+    frame = pytest.importorskip("pandas").DataFrame({"level": range(20), "name": ["a"] * 20})
+    before = outline.of(frame)
+    assert outline.of(frame) == before
+    frame["level"] = 1
+    assert outline.of(frame) != before
+
+
 @pytest.mark.parametrize("kind", ["f4", object])
 def test_an_array_of_the_scripts_own_class_does_not_notice(kind):
     numbers = numpy.zeros(3, dtype=kind).view(Numbers)
@@ -203,9 +262,14 @@ def test_an_array_of_the_scripts_own_class_does_not_notice(kind):
     assert outline.of(numbers) != before
 
 
+def raise_level(module):
+    module.level += 1
+
+
 def worker_functions():
     """What a loader may collate with, and something that changes what it does."""
     options, trainer = dict(OPTIONS), Trainer()
+    packages = [sys.modules[name] for name in ("package_of_the_script", "package_of_the_script.settings")]
 
     def librarys(samples):
         return samples[options["level"] :]
@@ -215,6 +279,13 @@ def worker_functions():
         "a closure of a library's": (librarys, lambda: options.update(level=1)),
         "a module in a module": (deep, lambda: setattr(SETTINGS.inner, "level", SETTINGS.inner.level + 1)),
         "a module that it imports": (within, lambda: setattr(WITHIN, "level", WITHIN.level + 1)),
+        "a module next to its package": (in_package("from .. import settings; return samples[settings.level :]"), lambda: raise_level(packages[1])),
+        "an attribute of one": (in_package("from ..settings import level; return samples[level:]"), lambda: raise_level(packages[1])),
+        "an attribute of a package": (in_package("from .. import level; return samples[level:]"), lambda: raise_level(packages[0])),
+        "what a module makes": (making, lambda: MAKING.made.update(level=MAKING.level + 1)),
+        "a module by its name": (by_text, lambda: raise_level(WITHIN)),
+        "a global by its name": (by_globals, lambda: set_level(LEVEL + 1)),
+        "what a context has": (of_context, lambda: NAME.set(NAME.get() + 1)),
         "an attribute of its own": (scaled, lambda: setattr(scaled, "level", scaled.level + 1)),
         "what each thread has": (of_thread, lambda: setattr(THREADS, "level", THREADS.level + 1)),
         "an attribute whose name is computed": (trainer.computed, lambda: setattr(trainer, "how_long", 20)),

@@ -1,11 +1,16 @@
 """Which samplers may give another order where they are asked further ahead: any but those whose draws are known."""
 
 import collections
+import importlib
 import itertools
+import math
 import multiprocessing
+import os
 import queue
 import random
+import sys
 import types
+from pathlib import Path
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -345,6 +350,123 @@ def test_what_cannot_be_compared_is_taken_to_change(held):
     loader = data.DataLoader(ITEMS, batch_size=3, sampler=Held(held()))
     draw(Iterator(loader))
     assert order.of(loader).draws_late
+
+
+# As a library that is installed.
+LIBRARY = types.ModuleType("library_of_others")
+LIBRARY.__file__ = "/nowhere/site-packages/library_of_others.py"
+sys.modules["library_of_others"] = LIBRARY
+exec(
+    """
+level = 0
+def get():
+    return level
+def made():
+    return lambda: level
+class Base:
+    level = 0
+""",
+    vars(LIBRARY),
+)
+PACKAGE_OF_SAMPLERS = types.ModuleType("package_of_samplers")
+PACKAGE_OF_SAMPLERS.settings = types.ModuleType("package_of_samplers.settings")
+sys.modules.update({one.__name__: one for one in (PACKAGE_OF_SAMPLERS, PACKAGE_OF_SAMPLERS.settings)})
+GET, MADE, INSTANCE = LIBRARY.get, LIBRARY.made(), LIBRARY.Base()
+
+
+class Derived(LIBRARY.Base):
+    pass
+
+
+NOT_SHOWN = {
+    "an attribute by its name": lambda sampler: getattr(SETTINGS, "le" + "vel"),
+    "all of a module": lambda sampler: SETTINGS.__dict__["level"],
+    "all of a module by a function": lambda sampler: vars(SETTINGS)["level"],
+    "a module by its name": lambda sampler: sys.modules["settings"].level,
+    "an import by its name": lambda sampler: importlib.import_module("settings").level,
+    "a global by its name": lambda sampler: globals()["SETTINGS"].level,
+    "an array's file": lambda sampler: numpy.load("level.npy"),
+    "a tensor's file": lambda sampler: torch.load("level.pt"),
+    "a table's file": lambda sampler: numpy.loadtxt("level.csv"),
+    "a size": lambda sampler: os.path.getsize("level"),
+    "a folder": lambda sampler: os.listdir("."),
+    "whether a file is there": lambda sampler: Path("level").exists(),
+    "a text": lambda sampler: Path("level").read_text(),
+    "torch's threads": lambda sampler: torch.get_num_threads(),
+    "a seed": lambda sampler: torch.initial_seed(),
+    "a library's global": lambda sampler: LIBRARY.level,
+    "a library's function": lambda sampler: GET(),
+    "a library's closure": lambda sampler: MADE(),
+    "a library's object": lambda sampler: INSTANCE.level,
+    "a library's class": lambda sampler: Derived.level,
+}
+
+
+@pytest.mark.parametrize("kind", NOT_SHOWN)
+def test_a_sampler_that_reads_what_does_not_show_is_left_alone(kind):
+    sampler = Held(0)
+    sampler.between = NOT_SHOWN[kind]
+    loader = data.DataLoader(ITEMS, batch_size=3, sampler=sampler)
+    assert order.of(loader).held() is None
+
+
+def test_what_a_sampler_imports_of_its_package_is_watched():
+    found = {"__name__": "package_of_samplers.samplers", "__package__": "package_of_samplers", "Sampler": data.Sampler}
+    exec(
+        """
+class Leveled(Sampler):
+    def __iter__(self):
+        from . import settings
+        for index in range(20):
+            yield (index + settings.level) % 20
+""",
+        found,
+    )
+    settings = PACKAGE_OF_SAMPLERS.settings
+    settings.level = 0
+    loader = data.DataLoader(ITEMS, batch_size=3, sampler=found["Leveled"]())
+    watched, iterator = order.of(loader), Iterator(loader)
+    draw(iterator)
+    draw(iterator)
+    assert not watched.draws_late
+    settings.level = 1
+    draw(iterator)
+    assert watched.draws_late
+
+
+class Seeded(data.DistributedSampler):
+    """By the epoch, of shares of numbers that a library and a file gave when it was made."""
+
+    def __init__(self):
+        super().__init__(ITEMS, num_replicas=2, rank=0)
+        with open(__file__) as file:
+            self.shares = LIBRARY.get() + 0 * len(file.name)
+
+    def __iter__(self):
+        drawn = torch.randperm(20, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        yield from itertools.islice(sorted(drawn, key=lambda one: one % 3), self.rank, None, self.num_replicas)
+
+
+class OfAllKinds(data.Sampler):
+    def __init__(self):
+        self.generators = numpy.random.default_rng(3), random.Random(3), torch.Generator()
+        self.epoch, self.rounds = 0, collections.defaultdict(int)
+
+    def __iter__(self):
+        drawn = numpy.random.default_rng(self.epoch).permutation(math.ceil(20 * 1.0))
+        if torch.distributed.is_available() and os.environ.get("RANK"):
+            drawn = drawn[:: int(os.environ["RANK"])]
+        yield from (int(one) for one in itertools.chain(drawn, torch.multinomial(torch.ones(3), 2).tolist()))
+
+
+@pytest.mark.parametrize("kind", [Own, Seeded, OfAllKinds, lambda: Held(0)])
+def test_a_usual_sampler_is_watched_and_not_left_alone(kind):
+    loader = data.DataLoader(ITEMS, batch_size=3, sampler=kind())
+    found, iterator = order.of(loader), Iterator(loader)
+    with pytest.raises(StopIteration):
+        while True:
+            draw(iterator)
+    assert (found.draws_late, found.was_watched) == (False, True)
 
 
 class OfItsData(data.Sampler):

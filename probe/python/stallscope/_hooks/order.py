@@ -14,6 +14,7 @@ import sys
 import weakref
 
 from . import length, outline
+from .code_names import BY_TEXT
 from .knobs import later, raised_by_signal
 
 # Their samplers draw when they begin, or from generators of their own, unless they are given the process's.
@@ -26,6 +27,20 @@ _LISTS = (list, tuple, range)
 _DEEPEST = 8
 # Of a sampler that never ends: with what it does where one pass follows another.
 _PASSES = 2
+
+# Code with one of these names may read what does not show: files and other processes; what is only named when it runs; what generators will
+# give, without a draw; and what torch, Python or a device has of training.
+_UNSEEN = BY_TEXT.union(
+    """
+    access connect exists fromfile genfromtxt getatime getctime getline getmtime getsize glob iglob imread is_dir is_file isdir isfile islink
+    iterdir lexists listdir load loadtxt lstat memmap mmap open open_memmap popen Popen read_bytes read_csv read_feather read_file read_hdf
+    read_image read_json read_parquet read_pickle read_table read_text readlink rglob safe_open scandir stat statvfs subprocess urlopen walk
+    attrgetter dir eval exec f_globals f_locals get_objects getmembers __globals__ setattr
+    get_rng_state get_state getstate initial_seed
+    are_deterministic_algorithms_enabled backends cwd get_default_device get_default_dtype get_num_threads getcontext getcwd
+    is_autocast_enabled is_grad_enabled is_inference_mode_enabled max_memory_allocated mem_get_info memory_allocated
+    """.split()
+)
 
 _orders: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
@@ -75,7 +90,7 @@ class Order:
     def held(self):
         """What those samplers hold that are not known, what their code names of the data set, and what workers share with training, as it looks
         from outside; None where not all of it shows."""
-        held = outline.of_whole(*(one() for one in self.own), partly=[one() for one in self.dataset])
+        held = outline.of_whole(*(one() for one in self.own), partly=[one() for one in self.dataset], blind=_UNSEEN)
         around = outline.environment() if self.own else None
         return None if held is None else (held, outline.of(*(one() for one in self.shared)), around)
 

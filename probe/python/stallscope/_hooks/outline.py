@@ -14,16 +14,19 @@ first used would open it here, before workers are forked that would then share i
 import _thread
 import array
 import collections
+import contextvars
 import functools
 import gc
 import itertools
 import os
 import random
 import sys
+import threading
 import types
 import zlib
 
 from . import modes
+from .code_names import ANY_ATTRIBUTE, function_of, home, imported, is_followed, is_scripts, named
 
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Python's own containers, be they subclassed or not. Of subclasses the first that fits says what they hold, without their own code.
@@ -38,10 +41,6 @@ _BYTES = 32
 _IDLE = frozenset(("_thread", "logging"))
 # But for what holds something else for each thread: this one's is looked at.
 _LOCAL = _thread._local
-# Code with one of these names may read any attribute of its object.
-_ANY_ATTRIBUTE = frozenset(("getattr", "vars", "__dict__", "__getattribute__"))
-# And with one of these, files, of which nothing shows.
-_READS = frozenset(("open", "read_text", "read_bytes"))
 # Of a cache of ours: what it has kept makes no other sample.
 _KEPT = frozenset(("stallscope.data.cache.reader", "stallscope.data.prefetch.reader"))
 _RESTLESS = frozenset(("_io", "_queue", "asyncio", "concurrent", "io", "multiprocessing", "socket", "threading", "weakref"))
@@ -57,6 +56,7 @@ _CONNECTION, _DATABASES = "a connection", "sqlite3"
 # Of what a manager's process has, that from which things are taken.
 _MANAGED, _TAKEN_BY, _PROXY = "multiprocessing.managers", "put", "BaseProxy"
 _SHARED_VALUES = "multiprocessing.sharedctypes"
+_COLUMNS = "pandas.core.internals.managers"
 # Where what has no attributes is all that it ever will be, but for iterators.
 _CONSTANT = frozenset(
     """
@@ -71,10 +71,11 @@ def of(*things):
     return tuple(_Look(things).found)
 
 
-def of_whole(*things, partly=()):
-    """The same; None where something may change that does not show. Of an object in `partly` only what the code of `things` names."""
+def of_whole(*things, partly=(), blind=frozenset()):
+    """The same; None where something may change that does not show, and where code has a name in `blind`. Of an object in `partly`
+    only what the code of `things` names."""
     look = _Look(things, partly)
-    return tuple(look.found) if look.is_whole and not look.names & _READS else None
+    return tuple(look.found) if look.is_whole and not look.names & blind else None
 
 
 def shared(*things):
@@ -171,6 +172,7 @@ class _Look:
             return
         # The type, too: another object may come to lie where one was.
         self.found.append((kind, id(value)))
+        self.is_whole &= is_followed(home(value))
         if id(value) in self.seen or kind is types.ModuleType:
             return
         self.seen.add(id(value))
@@ -234,15 +236,17 @@ class _Look:
         if not own:
             return
         self.waiting += [value.__defaults__, value.__kwdefaults__, value.__dict__]
-        names = _named(value.__code__)
-        if value.__name__ != "__init__":
+        names, makes = named(value.__code__), value.__name__ == "__init__"
+        if not makes:
             self.names |= names
-        for name in sorted(names):
-            if name in value.__globals__:
-                self.global_(value.__globals__[name], names)
-            elif name in sys.modules:
-                # It may be imported within the function.
-                self.global_(sys.modules[name], names)
+        reached = [value.__globals__[name] for name in sorted(names) if name in value.__globals__]
+        known = {id(one) for one in (None, sys.modules.get(value.__module__), *reached)}
+        # And what it may import within, also of the packages that it is in.
+        within = map(sys.modules.get, imported(value.__code__, value.__globals__.get("__package__")))
+        for one in (*reached, *(one for one in within if id(one) not in known)):
+            # What a library gives for the making of an object is no matter after that.
+            if not makes or is_followed(home(one)):
+                self.global_(one, names)
 
     def global_(self, value, names):
         """And what code that has these names gets by way of a module of the script's, and of modules in it."""
@@ -253,7 +257,7 @@ class _Look:
             if type(one) is not types.ModuleType or id(one) in seen or not is_scripts(one.__name__):
                 continue
             seen.add(id(one))
-            held = [vars(one)[name] for name in sorted(names) if name in vars(one)]
+            held = [vars(one)[name] for name in sorted(names | {"__getattr__"}) if name in vars(one)]
             self.waiting += held
             modules += held
 
@@ -261,9 +265,9 @@ class _Look:
         """Of its object what it names: a trainer's would be all of training."""
         self.waiting.append(function)
         if type(function) is types.FunctionType:
-            names = _named(function.__code__)
+            names = named(function.__code__)
             self.named(names, owner)
-            if names & _ANY_ATTRIBUTE:
+            if names & ANY_ATTRIBUTE:
                 self.waiting += self.attributes(owner)
 
     def named(self, names, owner):
@@ -277,16 +281,17 @@ class _Look:
                     self.waiting.append(own[name])
                     continue
                 found = next((vars(one)[name] for one in type(owner).__mro__ if name in vars(one)), None)
-                found = _function_of(found)
+                found = function_of(found)
                 if found is not None:
                     self.waiting.append(found)
                 if type(found) is types.FunctionType:
-                    following.append(_named(found.__code__))
+                    following.append(named(found.__code__))
 
     def type(self, value):
-        for one in filter(lambda one: is_scripts(one.__module__), value.__mro__):
+        self.is_whole &= all(is_followed(one.__module__) for one in value.__mro__)
+        for one in filter(lambda one: is_scripts(one.__module__), (*value.__mro__, *type(value).__mro__)):
             held = [inner for name, inner in vars(one).items() if type(inner) is types.FunctionType or not name.startswith("__")]
-            self.waiting += [_function_of(inner) for inner in reversed(held)]
+            self.waiting += [function_of(inner) for inner in reversed(held)]
 
     def object(self, value):
         root = type(value).__module__.partition(".")[0]
@@ -303,6 +308,9 @@ class _Look:
             return
         if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:
             self.is_whole = False
+            # An event's flag, a semaphore's count. Those of a thread say how far it got.
+            if root == "threading" and not issubclass(type(value), threading.Thread):
+                self.waiting += [one for one in own_attributes(value).values() if type(one) in PLAIN]
             return
         if _is_processs_generator(value):
             # Which workers seed, and an order is watched for.
@@ -310,7 +318,11 @@ class _Look:
         state = _generator_state(value)
         if state is not None:
             self.found.append(state)
-            return
+        if type(value) is contextvars.ContextVar:
+            self.waiting.append(value.get(None))
+        if type(value).__module__ == _COLUMNS:
+            # A column that is set anew lies elsewhere.
+            self.found += [id(block.values) for block in getattr(value, "blocks", ())]
         elements = _elements(value)
         if elements is not None:
             self.elements_of(*elements)
@@ -463,33 +475,3 @@ def _generator_state(value):
     if numpy is not None and type(value) is numpy.RandomState:
         return repr(value.get_state(legacy=False))
     return None
-
-
-def _function_of(held):
-    """The function of what a class holds, where there is one around it."""
-    if issubclass(type(held), (staticmethod, classmethod)):
-        return held.__func__
-    return held.fget if issubclass(type(held), property) else held
-
-
-def _named(code):
-    """What the code of a function names."""
-    names = set(code.co_names)
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            names |= _named(one)
-    return names
-
-
-@functools.lru_cache(1000)
-def is_scripts(module):
-    """Whether a module is the script's own, and not of Python's or of a library."""
-    root = (module or "").partition(".")[0]
-    file = getattr(sys.modules.get(root), "__file__", None)
-    if root in _STANDARD or not root or root == "stallscope":
-        return False
-    return file is None or "-packages" not in file
-
-
-# Python 3.9 does not say which those are.
-_STANDARD = frozenset(getattr(sys, "stdlib_module_names", ())) - {"__main__"} | {"builtins"}
