@@ -145,6 +145,30 @@ def test_a_changed_model_takes_what_fits_and_leaves_the_old_ones_alone(tmp_path)
     assert len(set(runs(tmp_path).values())) == 2
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.filterwarnings("ignore:stallscope. step-000000008 fits in part")
+def test_a_data_set_that_grew_goes_on_with_the_epoch_that_was_under_way(tmp_path, several):
+    def epochs(samples, steps, **options):
+        loader = torch.utils.data.DataLoader(torch.arange(samples), batch_size=4, shuffle=True)
+        other = torch.utils.data.DataLoader(torch.arange(99), batch_size=4)
+        with Checkpointer(tmp_path, loader={"a": loader, "b": other} if several else loader, every=1000, signals=(), **options) as checkpointer:
+            start, got = checkpointer.restore(), []
+            for epoch in range(start.epoch if start else 0, 4):
+                for _ in loader:
+                    got.append(epoch)
+                    checkpointer.step()
+                    if len(got) == steps:
+                        checkpointer.save(wait=True)
+                        return got
+            return got
+
+    assert epochs(12, 8) == [0, 0, 0, 1, 1, 1, 2, 2]
+    with pytest.raises(CheckpointError, match="of 12 samples, here are 16"):
+        epochs(16, 99)
+    assert epochs(16, 5, strict=False) == [2, 2, 2, 2, 3]
+    assert epochs(16, 99) == [3, 3, 3]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_several_loaders_go_on_each_where_it_was(python, tmp_path, workers):
     # Augmentation by workers is theirs, unless it belongs to the sample.

@@ -77,3 +77,44 @@ def test_nor_one_that_pauses_or_has_not_begun(tmp_path):
     assert saved(tmp_path / "pauses", model, optimizer, 30, lambda step: optimizer if step % 5 == 0 else None) == []
     unused, other = torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters())
     assert saved(tmp_path / "unused", model, unused, 30, lambda step: other) == []
+
+
+def saved_beside(folder, given, steps, batches):
+    """The warnings of a job that gave the Checkpointer the loader `given`, and trains with those that `batches` gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Checkpointer(folder, loader=given, every=10**6) as checkpointer:
+            for step, _ in zip(range(steps), batches):
+                checkpointer.step()
+                if step % 3 == 2:
+                    checkpointer.save(wait=True)
+    return [str(one.message) for one in caught]
+
+
+def numbers(shuffle=True):
+    return torch.utils.data.DataLoader(torch.arange(20), batch_size=4, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("is_first_its_own", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_loader_that_is_made_anew_for_each_epoch_is_named_once(tmp_path, is_first_its_own, several):
+    given = numbers()
+    epochs = (batch for epoch in range(9) for batch in (given if is_first_its_own and epoch == 0 else numbers()))
+    (warning,) = saved_beside(tmp_path, [given] if several else given, 30, epochs)
+    assert f"the last {10 if is_first_its_own else 12} steps had no batch of the loader that was given" in warning
+
+
+def test_one_that_is_used_is_not(tmp_path):
+    given, other = numbers(), numbers()
+
+    def one_for_many():
+        for batch in given:
+            yield from [batch] * 12
+
+    def in_turns():
+        for loader in [given, given, given, other, other, other]:
+            yield from loader
+
+    assert saved_beside(tmp_path / "a", given, 30, one_for_many()) == []
+    assert saved_beside(tmp_path / "b", given, 12, (list(given) for _ in range(12))) == []
+    assert saved_beside(tmp_path / "c", [given, other], 30, in_turns()) == []

@@ -1,7 +1,11 @@
 """Samplers of a script's own, with generators, counters or lists of their own, go on in the order in which they would have gone on."""
 
+import collections
 import copy
+import itertools
 import random
+import types
+import warnings
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -11,6 +15,7 @@ numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
 from stallscope import _random  # noqa: E402
+from stallscope.data.resume.given import position  # noqa: E402
 
 SAMPLES, BATCH = 30, 5
 
@@ -215,3 +220,229 @@ def test_numbers_come_back_as_they_were(value):
 
     back = held.unpacked(held.packed(value))
     assert back == value and repr(back) == repr(value)
+
+
+class Sized:
+    def __len__(self):
+        return SAMPLES
+
+
+def turned(rounds):
+    return [(index * 7 + rounds) % SAMPLES for index in range(SAMPLES)]
+
+
+class CountingFromItsClass(Sized):
+    rounds = 0
+
+    def __iter__(self):
+        self.rounds += 1
+        yield from turned(self.rounds)
+
+
+class CountingAsTorchs(torch.utils.data.RandomSampler):
+    rounds = 0
+
+    def __iter__(self):
+        self.rounds += 1
+        yield from turned(self.rounds)
+
+
+class CountingFromNothing(Sized):
+    def __iter__(self):
+        self.rounds = getattr(self, "rounds", 0) + 1
+        yield from turned(self.rounds)
+
+
+class CountingInSlots(Sized):
+    __slots__ = ("__rounds",)
+
+    def __init__(self):
+        self.__rounds = 0
+
+    def __iter__(self):
+        self.__rounds += 1
+        yield from turned(self.__rounds)
+
+
+class ShufflingItsClasss(Sized):
+    order = list(range(SAMPLES))
+
+    def __iter__(self):
+        self.order.append(self.order.pop(3))
+        yield from list(self.order)
+
+
+class DrawingLater(Sized):
+    """From a generator that it makes when it is first iterated."""
+
+    def __init__(self, make, is_named=True):
+        self.make = make
+        if is_named:
+            self.rng = None
+
+    def __iter__(self):
+        if getattr(self, "rng", None) is None:
+            self.rng = self.make()
+        if isinstance(self.rng, torch.Generator):
+            return iter(torch.randperm(SAMPLES, generator=self.rng).tolist())
+        return iter(sorted(range(SAMPLES), key=lambda index: self.rng.random()))
+
+
+class DrawingLaterByTheUsualName(Sized):
+    generator = None
+
+    def __iter__(self):
+        self.generator = self.generator or torch.Generator().manual_seed(3)
+        return iter(torch.randperm(SAMPLES, generator=self.generator).tolist())
+
+
+LATER = {
+    "its class's": CountingFromItsClass,
+    "beside torch's": lambda: CountingAsTorchs(range(SAMPLES)),
+    "from nothing": CountingFromNothing,
+    "slots": CountingInSlots,
+    "torch": lambda: DrawingLater(lambda: torch.Generator().manual_seed(3)),
+    "torch, without a name": lambda: DrawingLater(lambda: torch.Generator().manual_seed(3), False),
+    "torch, by the usual name": DrawingLaterByTheUsualName,
+    "python": lambda: DrawingLater(lambda: random.Random(3)),
+    "numpy": lambda: DrawingLater(lambda: numpy.random.Generator(numpy.random.Philox(3))),
+    "numpy's older": lambda: DrawingLater(lambda: numpy.random.RandomState(3)),
+}
+
+
+def lives(sampler, stops):
+    """What each epoch has, of a loader that is taken up by another one wherever a count of batches is in `stops`."""
+    loader, got, batches = (torch.utils.data.DataLoader(Samples(), batch_size=BATCH, sampler=sampler()) for _ in range(9)), [], 0
+    one = position(next(loader))
+    state = one.state_dict()
+    while len(got) < 4 * SAMPLES:
+        for batch in one:
+            got += batch.tolist()
+            batches += 1
+            if batches in stops:
+                state = one.state_dict()
+                break
+        if -batches in stops:
+            state = one.state_dict()
+        if not stops.isdisjoint((batches, -batches)):
+            one = position(next(loader))
+            one.load_state_dict(state)
+    return got
+
+
+# At the end of the second epoch; within it; both, and again.
+@pytest.mark.parametrize("stops", [{-12}, {8}, {8, -12, -18, 20}], ids=str)
+@pytest.mark.parametrize("name", LATER)
+def test_what_came_later_goes_on_as_well(name, stops):
+    assert lives(LATER[name], stops) == lives(LATER[name], set())
+
+
+def test_what_its_class_has_is_put_back_in_place():
+    first = stallscope.DataLoader(Samples(), batch_size=BATCH, sampler=ShufflingItsClasss())
+    first.state_dict()
+    list(first)
+    state, order = first.state_dict(), ShufflingItsClasss.order[:]
+    ShufflingItsClasss.order.sort()
+    again = stallscope.DataLoader(Samples(), batch_size=BATCH, sampler=ShufflingItsClasss())
+    again.load_state_dict(state)
+    assert ShufflingItsClasss.order == order and "order" not in vars(again.sampler)
+
+
+def test_a_generator_that_a_script_takes_away_stays_away():
+    loader = stallscope.DataLoader(Samples(), batch_size=BATCH, sampler=Own("torch"))
+    loader.state_dict()
+    list(loader)
+    again = stallscope.DataLoader(Samples(), batch_size=BATCH, sampler=Own("torch"))
+    again.sampler.drawn_from = None
+    again.load_state_dict(loader.state_dict())
+    assert again.sampler.drawn_from is None
+
+
+class Counts:
+    def __init__(self):
+        self.rounds = 0
+
+
+def enclosed():
+    rounds = 0
+
+    def count():
+        nonlocal rounds
+        rounds += 1
+
+    return count
+
+
+class Reading(torch.utils.data.Dataset):
+    def __init__(self):
+        self.read = {}
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return self.read.setdefault(index, index)
+
+
+UNKEPT = {
+    "a deque": (lambda: collections.deque(range(9)), lambda held: held.rotate()),
+    "an object": (lambda: types.SimpleNamespace(rounds=0), lambda held: vars(held).update(rounds=held.rounds + 1)),
+    "one of the script's": (Counts, lambda held: vars(held).update(rounds=held.rounds + 1)),
+    "generators": (lambda: [random.Random(3), torch.Generator(), numpy.random.RandomState(3)], lambda held: held[2].random_sample()),
+    "what a function encloses": (enclosed, lambda held: held()),
+    "a count": (lambda: itertools.count(), next),
+    "an iterator": (lambda: iter([*range(90)]), next),
+    "another sampler": (CountingFromItsClass, lambda held: next(iter(held))),
+}
+
+
+class Changing(Sized):
+    def __init__(self, held, change):
+        self.held, self.change = held, change
+
+    def __iter__(self):
+        self.change(self.held)
+        return iter(range(SAMPLES))
+
+
+class CountingInItsClass(Sized):
+    held = 0
+
+    def __iter__(self):
+        type(self).held += 1
+        return iter(range(SAMPLES))
+
+
+def warnings_of(folder, sampler, dataset):
+    loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, sampler=sampler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with stallscope.Checkpointer(folder, loader=loader, signals=(), every=10**6) as checkpointer:
+            for _ in range(2):
+                for _ in loader:
+                    checkpointer.step()
+                checkpointer.save(wait=True)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("name", UNKEPT)
+def test_what_changes_and_is_not_kept_is_named_once(tmp_path, name):
+    make, change = UNKEPT[name]
+    (warning,) = warnings_of(tmp_path, Changing(make(), change), Samples())
+    assert "Changing.held, which the loader's sampler has, changed and is not saved" in warning
+
+
+def test_a_count_in_the_class_itself_is_too(tmp_path):
+    (warning,) = warnings_of(tmp_path, CountingInItsClass(), Samples())
+    assert "CountingInItsClass.held, which" in warning
+
+
+@pytest.mark.parametrize("name", [*UNKEPT, "a data set", "a module"])
+def test_what_does_not_change_or_is_no_samplers_is_not(tmp_path, name):
+    dataset, module = Reading(), torch.nn.Linear(2, 2)
+    more = {
+        "a data set": (lambda: dataset, lambda held: None),
+        "a module": (lambda: [module], lambda held: torch.nn.init.ones_(held[0].weight)),
+    }
+    make, change = more.get(name) or (UNKEPT[name][0], lambda held: None)
+    assert warnings_of(tmp_path, Changing(make(), change), dataset) == []

@@ -1,5 +1,6 @@
 """Loops over several loaders at once, and over one that is begun before it is asked, go on as if they had never stopped."""
 
+import warnings
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -95,3 +96,34 @@ def test_what_is_drawn_before_the_first_batch_is_asked_for_changes_no_order(tmp_
 def test_an_epoch_whose_last_step_was_saved_counts_once(tmp_path):
     # By the second restore the epoch that was begun after the first one has to be known as the second.
     assert_goes_on(tmp_path, lambda: several([BATCHES]), zipped, [BATCHES, BATCHES + 2, 2 * BATCHES, 2 * BATCHES + 1])
+
+
+def warnings_of(folder, loader, rows):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Checkpointer(folder, loader=loader, signals=(), every=10**6) as checkpointer:
+            for _ in rows:
+                checkpointer.step()
+                checkpointer.save(wait=True)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_two_passes_over_one_loader_are_named_once(tmp_path, is_listed):
+    (loader,) = several([BATCHES])
+    (warning,) = warnings_of(tmp_path, [loader] if is_listed else loader, (row for _ in range(2) for row in zip(loader, loader)))
+    assert "each step is trained with batches of several passes over one loader, as in zip(loader, loader)" in warning
+
+
+def test_a_look_beside_a_pass_is_no_second_one(tmp_path):
+    (loader,) = several([BATCHES])
+    looks = iter(loader)
+    next(looks)
+
+    def rows():
+        for at, batch in enumerate(loader):
+            if at == 3:
+                next(looks)
+            yield batch
+
+    assert warnings_of(tmp_path, loader, rows()) == []

@@ -429,6 +429,7 @@ class Checkpointer:
         ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         self._telling.warn_of_untrusted(self._job.untrusted)
         self._telling.warn_of_idle(self._idle.found(self._step))
+        self._telling.warn_of_loader(self._job.loader)
         if self._begins_anew:
             # Now it is certain that this run goes on from none of them.
             self._begins_anew = False

@@ -55,6 +55,17 @@ class Loaders:
         of_others = any(known) or len(known) < len(self.loaders)
         self._call("stepped", by_hand, of_others)
 
+    def steps_without(self):
+        """Of all of them: they may take turns. None where that is not known of one."""
+        steps = self._call("steps_without")
+        return None if None in steps or len(steps) < len(self.loaders) else min(steps)
+
+    def has_two_passes(self):
+        return any(self._call("has_two_passes"))
+
+    def unkept(self):
+        return list(dict.fromkeys(itertools.chain.from_iterable(self._call("unkept"))))
+
     def take_waited_ns(self):
         return sum(self._call("take_waited_ns"))
 
@@ -104,6 +115,16 @@ def begin_with_epoch(loader, state):
     for name, one in loader.loaders.items() if several else [(None, loader)]:
         if hasattr(one, "begin_with_epoch"):
             one.begin_with_epoch((state["loaders"][name] if several else state)["epoch"])
+
+
+def begin_with_its_epoch(loader, state):
+    """The same where the position was refused, each with the epoch of its name, or the first one's."""
+    for name, one in loader.loaders.items() if isinstance(loader, Loaders) else [(None, loader)]:
+        several = state.get("loaders")
+        its = several.get(name) if isinstance(several, dict) else state
+        epoch = (its if isinstance(its, dict) else state).get("epoch")
+        if type(epoch) is int and hasattr(one, "begin_with_epoch"):
+            one.begin_with_epoch(epoch)
 
 
 def _check(loader, state):

@@ -69,7 +69,7 @@ class Restoring:
                     raise
                 raise CheckpointError(f"the checkpoint's random generators cannot be set here: {error}") from error
         if self.job.loader is not None and "loader" in self._mine:
-            with self._refused():
+            with self._refused(lambda: loaders.begin_with_its_epoch(self.job.loader, self._mine["loader"])):
                 self._put_back_position()
 
     def take_back(self):

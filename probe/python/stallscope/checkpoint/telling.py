@@ -5,6 +5,9 @@ from stallscope import _notices
 from .errors import printable
 from .signals import say
 
+# As for optimisers (idle.py).
+_STEPS_WITHOUT = 10
+
 
 class Telling:
     """Of one Checkpointer's folder. `trust`: whether restore() takes whatever it finds."""
@@ -48,6 +51,28 @@ class Telling:
                 f"{name} has not stepped in the last {steps} steps. Has the script put another optimiser in its place? Only the one that was given is "
                 "saved: keep that, with add_param_group() for new parameters, or close() this Checkpointer and make another one",
                 f"{name} is idle",
+            )
+
+    def warn_of_loader(self, loader):
+        """What shows at a save that a resume is not going to train with the same samples. `loader`: what loaders.of() gave."""
+        steps = loader.steps_without() if hasattr(loader, "steps_without") else None
+        if steps is not None and steps >= _STEPS_WITHOUT:
+            self.warn(
+                f"the last {steps} steps had no batch of the loader that was given. Does training iterate another one, made anew for each epoch? Only the "
+                "position of the one that was given is saved, and a resume begins with its epoch: make the loader once, before the Checkpointer",
+                "the loader is idle",
+            )
+        if hasattr(loader, "has_two_passes") and loader.has_two_passes():
+            self.warn(
+                "each step is trained with batches of several passes over one loader, as in zip(loader, loader), and a position is that of one pass, so "
+                "that a resume trains with other batches: make a loader for each pass and give them as loader=[first, second]",
+                "several passes",
+            )
+        for name in loader.unkept() if hasattr(loader, "unkept") else ():
+            self.warn(
+                f"{name}, which the loader's sampler has, changed and is not saved, as it is no plain data of the sampler's own: if the order of samples "
+                "depends on it, a resume goes on in another order; keep it in numbers, lists or arrays",
+                f"{name} is not kept",
             )
 
     def of_left(self, error, loader, by_hand):

@@ -4,9 +4,11 @@ shuffled in place. The next epoch's order goes on from it.
 Only what changed is kept: anything else is a setting, which a job that is started anew may have changed.
 """
 
+import contextlib
 import itertools
 import marshal
 import sys
+import types
 import zlib
 from array import array
 
@@ -14,58 +16,135 @@ import torch
 
 from stallscope._keys import distinguishable
 
+from . import opaque
+
 _SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 # Larger and deeper containers are not looked at, which would take a second; arrays and tensors of any size are.
 _MOST_ELEMENTS, _DEEPEST = 2_000_000, 32
+# Whose classes have no attributes that are the state of a script's sampler.
+_NOT_OWN = frozenset(("torch", "stallscope", "builtins", "typing", "typing_extensions", "abc", "collections"))
 
 
 class Held:
-    """Of one sampler. `before`: name -> what tells whether it changed since, as it was at first."""
+    """Of one sampler. `before`: name -> what tells whether it changed since, as it was at first: of plain data, and of what else can be seen."""
 
     def __init__(self, sampler, before):
         self.sampler, self.before = sampler, before
 
     def state(self):
-        return {name: packed(value) for name, value in _attributes(self.sampler).items() if self._changed(name, value)} or None
+        kept = {name: packed(value) for name, value in _attributes(self.sampler).items() if self._is_kept(name, value)}
+        # Of its class, where it is changed in place; what is assigned there is another one's, too.
+        in_place = {name: value for name, value in _defaults(self.sampler).items() if _is_put_in_place(value)}
+        kept.update((name, packed(value)) for name, value in in_place.items() if self._is_kept(name, value))
+        return kept or None
 
     def set(self, state):
-        there = _attributes(self.sampler)
         for name, value in state.items():
-            if name in there:
-                _put(self.sampler, name, unpacked(value))
+            if self._takes(name):
+                with contextlib.suppress(AttributeError):
+                    _put(self.sampler, name, unpacked(value))
 
     def scalars(self, names):
         """Of those that are a number or a text what changed, and what has one of these names."""
         found = {name: value for name, value in _attributes(self.sampler).items() if type(value) in _SCALARS}
-        return {name: value for name, value in found.items() if name in names or self._changed(name, value)}
+        return {name: value for name, value in found.items() if name in names or self._is_kept(name, value)}
 
     def set_scalars(self, scalars):
-        there = _attributes(self.sampler)
         for name, value in scalars.items():
-            if name in there:
-                setattr(self.sampler, name, value)
+            if self._takes(name):
+                with contextlib.suppress(AttributeError):
+                    setattr(self.sampler, name, value)
 
-    def _changed(self, name, value):
+    def lacks(self, name):
+        """Whether it is to have this attribute later."""
+        return not _is_torchs(self.sampler) and self._takes(name) and _attributes(self.sampler).get(name) is None
+
+    def take(self, name, value):
+        """Whether it has the attribute now."""
+        with contextlib.suppress(AttributeError):
+            setattr(self.sampler, name, value)
+            return True
+        return False
+
+    def unkept(self):
+        """The names of those that are seen to have changed and are not kept."""
+        opaques = [(name, value, self.before.get(name)) for name, value in _attributes(self.sampler).items()]
+        names = [name for name, value, first in opaques if type(first) is opaque.Seen and first.has_changed(value, _digest, self.sampler)]
+        of_class = {name: value for name, value in _defaults(self.sampler).items() if not _is_put_in_place(value)}
+        return names + [name for name, value in of_class.items() if name in self.before and not self.before[name].is_of(value)]
+
+    def _is_kept(self, name, value):
         # An epoch that somebody sets is no setting, also before it is set.
         if name == "epoch" and hasattr(self.sampler, "set_epoch"):
             return look(value) is not None
         first = self.before.get(name)
-        return first is not None and not first.is_of(value) and look(value) is not None
+        if first is not None and first.is_of(value):
+            return False
+        if look(value) is not None:
+            # Another one, or one that came since.
+            return True
+        if not opaque.is_generator(value):
+            # Which are kept by themselves, and were not there at first.
+            self.before[name] = opaque.seen(value, _digest, self.sampler)
+        return False
+
+    def _takes(self, name):
+        """Whether it may have an attribute of this name: none of torch's that it has not, and no method."""
+        if name in _attributes(self.sampler) or name in _defaults(self.sampler):
+            return True
+        there = getattr(type(self.sampler), name, None)
+        is_free = there is None or isinstance(there, types.MemberDescriptorType)
+        return is_free and not _is_torchs(self.sampler) and not (name.startswith("__") and name.endswith("__"))
 
 
 def looks(sampler):
-    """Name -> `look()`, of what shows what it holds."""
-    found = {name: look(value) for name, value in _attributes(sampler).items()}
-    return {name: one for name, one in found.items() if one is not None}
+    """What `Held` has of it `before`."""
+    found = {}
+    for name, value in {**_defaults(sampler), **_attributes(sampler)}.items():
+        found[name] = look(value) or opaque.seen(value, _digest, sampler)
+    return found
 
 
 def _attributes(sampler):
     """Those that may be kept. Of torch's own samplers all but the epoch are settings."""
-    attributes = dict(getattr(sampler, "__dict__", {}))
-    if type(sampler).__module__.partition(".")[0] in ("torch", "stallscope"):
+    if _is_torchs(sampler):
+        attributes = getattr(sampler, "__dict__", {})
         return {"epoch": attributes["epoch"]} if "epoch" in attributes else {}
-    return attributes
+    return opaque.attributes(sampler)
+
+
+def _defaults(sampler):
+    """Plain data that a script's class has for a sampler which has none of that name itself."""
+    if _is_torchs(sampler):
+        return {}
+    found = {}
+    for kind in reversed(type(sampler).__mro__):
+        if _root(kind) not in _NOT_OWN:
+            found.update(kind.__dict__)
+    own = opaque.attributes(sampler)
+    return {name: value for name, value in found.items() if name not in own and not name.startswith("__") and _is_plain(value)}
+
+
+def _is_plain(value):
+    return type(value) in _SCALARS or type(value) in _CONTAINERS or _is_put_in_place(value)
+
+
+def _is_put_in_place(value):
+    return type(value) in (list, dict, torch.Tensor) or _is_array(value)
+
+
+def _is_array(value):
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def _is_torchs(sampler):
+    return _root(type(sampler)) in ("torch", "stallscope")
+
+
+def _root(kind):
+    return kind.__module__.partition(".")[0]
 
 
 class _Copy:
@@ -114,7 +193,7 @@ def _digest(value):
         plain = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
         return _of_array(_tensor_bytes(value), value.dtype, value.shape) if plain else None
     numpy = sys.modules.get("numpy")
-    if numpy is not None and kind is numpy.ndarray:
+    if _is_array(value):
         return None if value.dtype.hasobject else _of_array(numpy.ascontiguousarray(value).tobytes(), value.dtype, value.shape)
     if numpy is not None and isinstance(value, numpy.generic):
         return None if value.dtype.hasobject else _of_array(value.tobytes(), value.dtype, ())
@@ -220,7 +299,7 @@ def unpacked(state):
 
 def _put(sampler, name, value):
     """In place where it can be: other objects may have the same list or array."""
-    there = getattr(sampler, name)
+    there = getattr(sampler, name, None)
     if type(there) is type(value) is list:
         there[:] = value
     elif type(there) is type(value) is dict:

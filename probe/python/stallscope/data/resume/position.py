@@ -221,6 +221,10 @@ class Positioned(Trained):
             order.own.update(random_sources.of_samples(self, order).own)
         return order
 
+    def unkept(self):
+        """What samplers of the script's own have that has changed and is part of no position, as "Class.attribute"."""
+        return [] if self._streams() else self._generators().unkept()
+
     def _sources(self):
         """Of the samples, as training has drawn from them since the pass began."""
         order = random_sources.generators(self, None)
@@ -363,6 +367,7 @@ class Positioned(Trained):
     def _forget_passes(self):
         self._pass = self._training = self._trained_end = self._taken_up = self._begun_first = None
         self._passes = self._ends = ()
+        self._gave_last, self._steps_without = frozenset(), 0
 
     def begin_with_epoch(self, epoch):
         """The next iteration is this epoch's, from its start."""
@@ -418,6 +423,8 @@ class Positioned(Trained):
 
 # Of passes that are under way or were, which a copy of the loader has nothing of.
 _OF_PASSES = {"_pass", "_passes", "_ends", "_trained_end", "_begun_first", "_warned_of_passes", "_training", "_taken_up", "_beginning", "_fork_safe_lock"}
+_OF_PASSES |= {"_steps_without", "_gave_last", "_has_two_passes"}
+
 
 def before(state, batches):
     """The position `state` as it was so many batches before, where it is one within an epoch; what else it is, as it is."""

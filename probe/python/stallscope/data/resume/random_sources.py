@@ -10,19 +10,22 @@ from stallscope import _random
 from stallscope._hooks.knobs import raised_by_signal
 
 from .held import Held, looks
+from .opaque import Seen, attributes
 
 # Under which samplers keep the ones that they are made of.
 _WITHIN = ("sampler", "batch_sampler")
 _DEEPEST = 4
+# Of numpy's, that are made anew.
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 # What makes samples and batches of them.
 _MAKING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "fetch", "decode", "augment")
 
 
 class Generators:
-    """By name, as long as they are. Holds no loader."""
+    """By name, as long as they are. Holds no loader. `born`: names of those that samplers have made since they were first looked at."""
 
-    def __init__(self, own):
-        self.own = own
+    def __init__(self, own, born=()):
+        self.own, self.born = own, list(born)
 
     def states(self, devices=True):
         return {"process": _random.capture(devices), **self.own_states()}
@@ -32,7 +35,8 @@ class Generators:
         return {"process": _random.capture(devices=False), **self.shared_states()}
 
     def own_states(self):
-        return _states(self.own)
+        states = _states(self.own)
+        return {**states, "born": list(self.born)} if self.born else states
 
     def scalars(self, states):
         """What samplers hold now, of numbers and texts that changed: beside `states`, which were taken as the pass began."""
@@ -66,9 +70,29 @@ class Generators:
     def set(self, states):
         if "process" in states:
             _random.restore(states["process"])
+        self._make(states)
         for name, one in self.own.items():
             if name in states:
                 one.set(states[name])
+
+    def _make(self, states):
+        """Generators that samplers of the script's own make when they are first iterated, and then go on with."""
+        for name in sorted(states.keys() & set(states.get("born", ())) - self.own.keys()):
+            path, _, attribute = name.rpartition(".")
+            for where in (path,) if path else ("batch_sampler.sampler", "sampler") if name == "sampler" else ():
+                held = self.own.get(f"{where} counts")
+                attribute = "generator" if name == "sampler" else attribute
+                if type(held) is Held and held.lacks(attribute):
+                    made = _made(states[name])
+                    if made is not None and held.take(attribute, made.generator):
+                        self.own[name] = made
+                        self.born.append(name)
+                    break
+
+    def unkept(self):
+        """As "Class.attribute", what samplers have that changed and is not kept."""
+        found = [(one.sampler, name) for one in self.own.values() if type(one) is Held for name in one.unkept()]
+        return list(dict.fromkeys(f"{type(sampler).__name__}.{name}" for sampler, name in found))
 
 
 def _states(sources):
@@ -117,24 +141,61 @@ class Numpys:
             self.generator.set_state(_random.within_buffer(state))
 
 
+def _made(state):
+    """A generator of the kind that has such a state; None where that is not known."""
+    numpy = sys.modules.get("numpy")
+    try:
+        if isinstance(state, bytes):
+            made = Torchs(torch.Generator())
+        elif isinstance(state, (tuple, list)):
+            made = Pythons(random.Random())
+        elif numpy is None:
+            return None
+        elif "has_gauss" in state:
+            made = Numpys(numpy.random.RandomState())
+        elif state["bit_generator"] not in _BIT_GENERATORS:
+            return None
+        else:
+            made = Numpys(numpy.random.Generator(getattr(numpy.random, state["bit_generator"])()))
+        made.set(state)
+        return made
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        # One of a device's, or of a class of the script's own.
+        return None
+
+
 def generators(loader, before):
     """The `Generators` of a loader. `before`: what its samplers held at first, by name, to be kept with the loader; None: without that."""
     inner = attribute_of(loader.batch_sampler, "sampler", loader.sampler)
     found = {"generator": getattr(loader, "generator", None), "sampler": attribute_of(inner, "generator")}
     own = {name: Torchs(one) for name, one in found.items() if isinstance(one, torch.Generator)}
-    seen = {id(one) for one in found.values()}
+    seen, born = {id(one) for one in found.values()}, []
     for path, sampler in _samplers(loader):
-        for name, value in getattr(sampler, "__dict__", {}).items():
+        for name, value in attributes(sampler).items():
             kind = _kind(value)
-            if kind is not None and id(value) not in seen:
+            if kind is None:
+                continue
+            called = "sampler" if value is found["sampler"] else f"{path}.{name}"
+            if id(value) not in seen:
                 seen.add(id(value))
-                own[f"{path}.{name}"] = kind(value)
+                own[called] = kind(value)
+            if before and path in before and called in own and called not in born and _is_born(value, before[path].get(name)):
+                born.append(called)
         if before is None:
             continue
         if path not in before:
             before[path] = looks(sampler)
         own[f"{path} counts"] = Held(sampler, before[path])
-    return Generators(own)
+    return Generators(own, born)
+
+
+def _is_born(value, first):
+    """`first`: what was looked at in its place."""
+    numpy = sys.modules.get("numpy")
+    kinds = (torch.Generator, random.Random) + (() if numpy is None else (numpy.random.Generator, numpy.random.RandomState))
+    return type(value) in kinds and not (type(first) is Seen and first.is_of(value))
 
 
 def attribute_of(sampler, name, instead=None):

@@ -30,6 +30,10 @@ class Trained(torch.utils.data.DataLoader):
     # A position that was loaded and is not taken up yet, and whether a step was trained all the same.
     _resume = None
     _warned_of_passes = False
+    # Steps since one had a batch of ours; the ends of the passes that gave batches for the last step, and whether several did so again and again.
+    _steps_without = 0
+    _gave_last: frozenset = frozenset()
+    _has_two_passes = False
     # The position that the newest pass took up, and its end.
     _taken_up = None
     # Where we draw the samples ourselves.
@@ -71,7 +75,9 @@ class Trained(torch.utils.data.DataLoader):
         for one in ahead:
             one.current.batches_at_step = one.current.batches
             one.current.end.trained = True
-        whole = any(end.gave and not end.trained for end in self._ends) and not (ahead or by_hand or of_others)
+        given = any(end.gave and not end.trained for end in self._ends)
+        whole = given and not (ahead or by_hand or of_others)
+        self._look_at_passes(ahead, given or by_hand)
         self._ends = tuple(one.current.end for one in self._under_way())
         if self._resume is not None and not (by_hand or of_others):
             self._not_taken_up(ahead)
@@ -91,6 +97,21 @@ class Trained(torch.utils.data.DataLoader):
         self._trained_end, current.end.batches = current.end, current.batches
         self._epochs = current.epoch + 1
         self._taken_up = None
+
+    def steps_without(self):
+        """For how many steps no batch came from here and no pass was under way; None where nobody says when a step was trained."""
+        return self._steps_without if self._hears_steps else None
+
+    def has_two_passes(self):
+        """Whether a step is trained with batches of several passes: a position is that of one. (A look gives none for two steps one after the other.)"""
+        return self._has_two_passes
+
+    def _look_at_passes(self, ahead, given):
+        is_used = given or ahead or any(not one.ended for one in self._under_way())
+        self._steps_without = 0 if is_used else self._steps_without + 1
+        gave = frozenset(one.current.end for one in ahead)
+        self._has_two_passes = self._has_two_passes or len(gave & self._gave_last) > 1
+        self._gave_last = gave
 
     def _not_taken_up(self, ahead):
         """A step was trained while the position that was loaded waits for a pass: with batches of passes from before, which are `ahead`, or of
