@@ -1,13 +1,17 @@
 //! The job's own ledger: ranks aligned by step; the slowest rank's time and causes are the job's.
 
+use self::aligned::Aligned;
 use crate::rank::Closed;
 use crate::tally::Tallies;
 use stallscope_model::{Cause, Causes, Phase};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-/// Units a rank may be ahead of another before the job's ledger goes on without that one.
-const MAX_AHEAD: u64 = 4096;
+mod aligned;
+#[cfg(test)]
+mod tests;
+
 /// Everyone has a start-up, and beside many others one that takes long.
 const STARTUP_PATIENCE: u64 = 6;
 
@@ -29,7 +33,8 @@ impl Unit {
     /// Orders units by time that is not a wait for other ranks: who has most of it is who the others wait for.
     fn slowness(&self) -> (u64, Reverse<u64>) {
         let peer_ns = self.causes[Cause::Peer];
-        (self.wall_ns - peer_ns, Reverse(peer_ns))
+        // A foreign recording's causes need not fit its wall time.
+        (self.wall_ns.saturating_sub(peer_ns), Reverse(peer_ns))
     }
 
     /// With the wait for the batch that it worked on.
@@ -38,41 +43,6 @@ impl Unit {
         self.wall_ns = self.wall_ns.saturating_add(wait.wall_ns);
         self.hidden_ns = wait.hidden_ns;
         self
-    }
-}
-
-#[derive(Debug, Default)]
-struct Aligned {
-    /// Units that are settled, of every rank.
-    settled: u64,
-    queues: BTreeMap<u32, Queue>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    next: u64,
-    /// Units in a row that are alike, and how many: a recorded row may stand for thousands of steps.
-    runs: VecDeque<(u64, Unit)>,
-    /// Units in all of them.
-    len: u64,
-}
-
-impl Queue {
-    /// The first unit's number.
-    fn front(&self) -> u64 {
-        self.next - self.len
-    }
-
-    /// Takes `count` units, no more than the first run has.
-    fn take(&mut self, count: u64) -> Option<Unit> {
-        let (left, unit) = self.runs.front_mut()?;
-        let unit = *unit;
-        *left -= count;
-        if *left == 0 {
-            self.runs.pop_front();
-        }
-        self.len -= count;
-        Some(unit)
     }
 }
 
@@ -86,6 +56,8 @@ struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct Job {
     members: BTreeMap<u32, Member>,
+    /// Those of them that have not ended.
+    live: usize,
     /// Ranks that there will be, by their own word; on other nodes, too.
     expected: usize,
     phases: BTreeMap<Phase, Aligned>,
@@ -98,7 +70,11 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn member(&mut self, pid: u32) {
-        self.members.entry(pid).or_default();
+        if let Entry::Vacant(place) = self.members.entry(pid) {
+            place.insert(Member::default());
+            self.live += 1;
+            self.phases.values_mut().for_each(|aligned| aligned.set_live(pid, true));
+        }
     }
 
     /// One of so many greeted.
@@ -108,11 +84,14 @@ impl Job {
 
     /// The rank is gone: nobody waits for its steps any more.
     pub(crate) fn end(&mut self, pid: u32) {
-        if let Some(member) = self.members.get_mut(&pid) {
-            member.ended = true;
-            if let Some(held) = member.held.take() {
-                self.push(pid, Phase::Training, held, 1);
-            }
+        let Some(member) = self.members.get_mut(&pid) else { return };
+        let held = member.held.take();
+        if !std::mem::replace(&mut member.ended, true) {
+            self.live -= 1;
+            self.phases.values_mut().for_each(|aligned| aligned.set_live(pid, false));
+        }
+        if let Some(held) = held {
+            self.push(pid, Phase::Training, held, 1);
         }
     }
 
@@ -134,6 +113,7 @@ impl Job {
         let wait_ns = closed.wait.total_ns();
         // A step that was cut short of its work counts with the work before it.
         let wait = Unit { steps: 0, wall_ns: wait_ns, causes: closed.wait, samples: 0, ..unit };
+        self.member(pid);
         let held = self.members.entry(pid).or_default().held.replace(wait);
         (unit.causes, unit.wall_ns, unit.hidden_ns) = (closed.own, unit.wall_ns - wait_ns, None);
         self.push(pid, step.phase, held.map_or(unit, |held| unit.after(&held)), 1);
@@ -141,80 +121,41 @@ impl Job {
     }
 
     fn push(&mut self, pid: u32, phase: Phase, unit: Unit, count: u64) {
-        let aligned = self.phases.entry(phase).or_default();
-        let queue = aligned.queues.entry(pid).or_default();
-        let late = aligned.settled.saturating_sub(queue.next).min(count);
-        queue.next += count;
-        self.unaligned += late;
-        if count > late {
-            queue.runs.push_back((count - late, unit));
-            queue.len += count - late;
-        }
+        let is_live = self.members.get(&pid).is_some_and(|member| !member.ended);
+        self.unaligned += self.phases.entry(phase).or_default().push(pid, is_live, unit, count);
     }
 
     /// Settles what every rank has delivered. A rank that has not begun a phase is waited for until
     /// `patience_ns` after the others did, as some phases are one rank's alone; so is one that has not greeted.
     pub(crate) fn settle(&mut self, now_ns: u64, patience_ns: u64) {
         let absent = self.members.len() < self.expected;
-        let has_live = self.members.values().any(|member| !member.ended);
         for (phase, aligned) in &mut self.phases {
             let begun_ns = match phase {
                 Phase::Startup => STARTUP_PATIENCE.saturating_mul(patience_ns),
                 _ => patience_ns,
             };
-            loop {
-                let oldest_ns =
-                    aligned.queues.values().filter_map(|queue| Some(queue.runs.front()?.1.end_ns));
-                let Some(oldest_ns) = oldest_ns.min() else { break };
-                let longest = aligned.queues.values().map(|queue| queue.len).max().unwrap_or(0);
-                let ahead = longest.saturating_sub(MAX_AHEAD);
-                let waited_ns = now_ns.saturating_sub(oldest_ns);
-                let patient = waited_ns < begun_ns;
+            while let Some(front) = aligned.front() {
+                let waited_ns = now_ns.saturating_sub(front.oldest_ns);
                 let greets = absent && aligned.settled == 0 && waited_ns < patience_ns;
-                let awaited = has_live
-                    && self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
-                        _ if member.ended => false,
-                        Some(queue) => queue.runs.is_empty(),
-                        None => patient,
-                    });
-                let most = if awaited || greets { ahead } else { u64::MAX };
+                let begins = self.live > aligned.live && waited_ns < begun_ns;
+                let awaited = aligned.live > front.live || begins || greets;
+                let most = if awaited { aligned.ahead() } else { u64::MAX };
                 if most == 0 {
                     break;
                 }
-                let index = aligned.settled;
-                // As many as are alike in each rank.
-                let alike = |queue: &Queue| match queue.runs.front()? {
-                    (count, _) if queue.front() == index => Some(*count),
-                    _ => Some(queue.front() - index),
-                };
-                let count = aligned.queues.values().filter_map(alike).fold(most, u64::min);
-                aligned.settled += count;
-                let mut slowest: Option<(u32, Unit)> = None;
-                let (mut steps, mut samples) = (0, 0u64);
-                for (pid, queue) in &mut aligned.queues {
-                    if queue.front() != index {
-                        continue;
-                    }
-                    let Some(unit) = queue.take(count) else { continue };
-                    steps = unit.steps.max(steps);
-                    samples = samples.saturating_add(unit.samples);
-                    if slowest.is_none_or(|(_, known)| unit.slowness() > known.slowness()) {
-                        slowest = Some((*pid, unit));
-                    }
-                }
-                if let Some((pid, unit)) = slowest {
-                    self.tallies.of(*phase, unit.loader).add(
-                        count,
-                        steps,
-                        unit.wall_ns,
-                        samples,
-                        &unit.causes,
-                        unit.hidden_ns,
-                    );
-                    if *phase == Phase::Training {
-                        let slowest_ns = self.slowest_ns.entry(pid).or_default();
-                        *slowest_ns = slowest_ns.saturating_add(unit.wall_ns.saturating_mul(count));
-                    }
+                let (count, slowest) = aligned.settle(&front, most);
+                let Some((pid, unit)) = slowest else { continue };
+                self.tallies.of(*phase, unit.loader).add(
+                    count,
+                    front.steps,
+                    unit.wall_ns,
+                    front.samples,
+                    &unit.causes,
+                    unit.hidden_ns,
+                );
+                if *phase == Phase::Training {
+                    let slowest_ns = self.slowest_ns.entry(pid).or_default();
+                    *slowest_ns = slowest_ns.saturating_add(unit.wall_ns.saturating_mul(count));
                 }
             }
         }
