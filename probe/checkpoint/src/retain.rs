@@ -43,7 +43,7 @@ pub enum Mode {
 
 impl Best {
     /// The committed checkpoints that have the metric, the best first; of equal ones the earlier.
-    pub(crate) fn ranked<'a>(&self, entries: &'a [Entry]) -> Vec<&'a Entry> {
+    pub(crate) fn ranked<'a>(&self, entries: &[&'a Entry]) -> Vec<&'a Entry> {
         let value = |entry: &Entry| {
             let found = *entry.manifest.as_ref()?.metrics.get(&self.metric)?;
             // Of the two zeros there are, which are equal and would not be in a total order, this makes one.
@@ -63,7 +63,7 @@ impl Best {
 impl Retain {
     /// Names of those that stay, of the checkpoints of one run, newest first. What nobody has read back yet takes no
     /// other's place: it may be damaged.
-    pub(crate) fn stays(&self, entries: &[Entry]) -> HashSet<String> {
+    pub(crate) fn stays(&self, entries: &[&Entry]) -> HashSet<String> {
         let mut stays = HashSet::new();
         if let Some(best) = &self.best {
             let mut verified = 0;
@@ -90,13 +90,13 @@ impl Retain {
     }
 }
 
-fn committed(entries: &[Entry]) -> impl DoubleEndedIterator<Item = (&Entry, &Manifest)> {
+fn committed<'a>(entries: &[&'a Entry]) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a Manifest)> {
     let committed = |entry: &&Entry| matches!(entry.state, State::Verified | State::Committed);
-    entries.iter().filter(committed).filter_map(|entry| Some((entry, entry.manifest.as_ref()?)))
+    entries.iter().copied().filter(committed).filter_map(|entry| Some((entry, entry.manifest.as_ref()?)))
 }
 
 /// Of those with the same number the first that was verified, and what came before it.
-fn first_of_each(entries: &[Entry], number: impl Fn(&Manifest) -> Option<u64>) -> Vec<String> {
+fn first_of_each(entries: &[&Entry], number: impl Fn(&Manifest) -> Option<u64>) -> Vec<String> {
     let mut done = HashSet::new();
     let mut names = Vec::new();
     for (entry, manifest) in committed(entries).rev() {
@@ -143,6 +143,10 @@ mod tests {
         saved.iter().enumerate().map(entry).rev().collect()
     }
 
+    fn stays(retain: &Retain, entries: &[Entry]) -> HashSet<String> {
+        retain.stays(&entries.iter().collect::<Vec<_>>())
+    }
+
     fn steps(stays: &HashSet<String>) -> Vec<u64> {
         let mut steps: Vec<u64> =
             stays.iter().map(|name| crate::names::parse(name).expect("a name of ours").0).collect();
@@ -154,18 +158,18 @@ mod tests {
     fn the_first_at_or_after_each_multiple_stays() {
         let retain = Retain { every_steps: Some(100), ..Retain::default() };
         let saved = [7, 98, 103, 150, 199, 205, 420, 430].map(|step| (step, 0, None, true));
-        assert_eq!(steps(&retain.stays(&entries(&saved))), [103, 205, 420]);
+        assert_eq!(steps(&stays(&retain, &entries(&saved))), [103, 205, 420]);
         let mut unread = saved;
         unread[2].3 = false;
-        assert_eq!(steps(&retain.stays(&entries(&unread))), [103, 150, 205, 420], "103 may be damaged");
-        assert!(Retain { every_steps: Some(0), ..retain }.stays(&entries(&saved)).is_empty());
+        assert_eq!(steps(&stays(&retain, &entries(&unread))), [103, 150, 205, 420], "103 may be damaged");
+        assert!(stays(&Retain { every_steps: Some(0), ..retain }, &entries(&saved)).is_empty());
     }
 
     #[test]
     fn the_first_of_each_interval_of_time_stays() {
         let retain = Retain { every_s: Some(60), ..Retain::default() };
         let saved = [(1, 30, None, true), (2, 59, None, true), (3, 60, None, true), (4, 200, None, true)];
-        assert_eq!(steps(&retain.stays(&entries(&saved))), [1, 3, 4]);
+        assert_eq!(steps(&stays(&retain, &entries(&saved))), [1, 3, 4]);
     }
 
     #[test]
@@ -179,25 +183,25 @@ mod tests {
             .map(|(step, value)| (step, 0, loss(value), true))
             .into();
         let found = entries(&saved);
-        assert_eq!(steps(&best(Mode::Min, 1).stays(&found)), [2], "of equals the earlier");
-        assert_eq!(steps(&best(Mode::Min, 2).stays(&found)), [2, 5]);
-        assert_eq!(steps(&best(Mode::Max, 2).stays(&found)), [1, 6]);
+        assert_eq!(steps(&stays(&best(Mode::Min, 1), &found)), [2], "of equals the earlier");
+        assert_eq!(steps(&stays(&best(Mode::Min, 2), &found)), [2, 5]);
+        assert_eq!(steps(&stays(&best(Mode::Max, 2), &found)), [1, 6]);
         let infinite: Vec<_> = [(1, f64::INFINITY), (2, 0.3), (3, f64::NEG_INFINITY), (4, f64::INFINITY)]
             .map(|(step, value)| (step, 0, Some(value), true))
             .into();
         let found_infinite = entries(&infinite);
         assert_eq!(
-            steps(&best(Mode::Max, 1).stays(&found_infinite)),
+            steps(&stays(&best(Mode::Max, 1), &found_infinite)),
             [1],
             "more than any number, and the earlier"
         );
-        assert_eq!(steps(&best(Mode::Min, 2).stays(&found_infinite)), [2, 3]);
+        assert_eq!(steps(&stays(&best(Mode::Min, 2), &found_infinite)), [2, 3]);
         for (mode, zeros) in [(Mode::Min, [0.0, -0.0]), (Mode::Max, [-0.0, 0.0])] {
             let found = entries(&[1, 2].map(|step| (step, 0, Some(zeros[step as usize - 1]), true)));
-            assert_eq!(steps(&best(mode, 1).stays(&found)), [1], "both are nought");
+            assert_eq!(steps(&stays(&best(mode, 1), &found)), [1], "both are nought");
         }
         let mut unread = saved;
         unread[1].3 = false;
-        assert_eq!(steps(&best(Mode::Min, 1).stays(&entries(&unread))), [2, 5], "2 may be damaged");
+        assert_eq!(steps(&stays(&best(Mode::Min, 1), &entries(&unread))), [2, 5], "2 may be damaged");
     }
 }

@@ -96,9 +96,11 @@ pub struct Collected {
 
 /// A folder's last save has a number below that, or somebody made it up: numbers that come round would bring old weights back.
 const MOST_SEQUENCE: u64 = 1 << 62;
-/// Text of all manifests of a folder, which are in memory at once: a manifest has some hundred bytes, and 66 for each rank. Links
+/// Of all manifests of a folder, which are in memory at once: a manifest has some hundred bytes of text, and 66 for each rank. Links
 /// would make many of one large one.
 const MOST_LISTED_BYTES: u64 = 256 << 20;
+/// What a metric takes in memory beside its text, which may be 7 bytes: 33,000 links to a manifest of 7 KB took `ckpt gc` 6 GB.
+const METRIC_BYTES: u64 = 100;
 
 impl Store {
     /// The checkpoints in this folder.
@@ -150,16 +152,17 @@ impl Store {
         Ok(entries)
     }
 
-    /// `left_bytes`: of text of manifests that may still be read.
+    /// `left_bytes`: of memory for manifests.
     fn state(&self, name: &str, left_bytes: &mut u64) -> (State, Option<Manifest>) {
         let path = self.dir.join(name).join(MANIFEST);
         let bytes = std::fs::symlink_metadata(&path).map_or(0, |file| file.len());
         if bytes > *left_bytes {
-            return (State::Bad("the manifests of this folder have more than 256 MiB together; move some of its checkpoints elsewhere".into()), None);
+            return (State::Bad("the manifests of this folder take more than 256 MiB together; move some of its checkpoints elsewhere".into()), None);
         }
         *left_bytes -= bytes;
         match read_sealed::<Manifest>(&path) {
             Ok((manifest, digest)) => {
+                *left_bytes = left_bytes.saturating_sub(METRIC_BYTES * manifest.metrics.len() as u64);
                 let verified = is_marked_verified(&self.dir.join(name), &digest);
                 (if verified { State::Verified } else { State::Committed }, Some(manifest))
             }
@@ -191,18 +194,18 @@ impl Store {
     fn best<'a>(&self, entries: &'a [Entry]) -> Result<Option<&'a Entry>> {
         let runs = runs(entries);
         let newest = entries.iter().find_map(|entry| entry.manifest.as_ref());
-        let run = newest.and_then(|newest| runs.iter().find(|run| has_run(&run[0], &newest.run)));
+        let run = newest.and_then(|newest| runs.iter().find(|run| has_run(run[0], &newest.run)));
         let found = run.and_then(|run| {
             let best = latest_retain(run).best?;
-            Some(best.ranked(run).first()?.name.clone())
+            best.ranked(run).first().copied()
         });
-        let Some(found) = found else {
+        if found.is_none() {
             return Err(Error::Refused(format!(
                 "{} has no best checkpoint: its newest run saved none with the metric that it goes by",
                 self.dir.display()
             )));
-        };
-        Ok(entries.iter().find(|entry| entry.name == found))
+        }
+        Ok(found)
     }
 
     /// Verifies from the newest to the oldest until one is good. Those found damaged on the way are moved to the folder
@@ -216,10 +219,13 @@ impl Store {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(newest),
             other => other.doing("open", &self.dir)?,
         };
-        for entry in self.list()?.into_iter().filter(|entry| entry.state != State::Incomplete) {
-            let dir = self.dir.join(&entry.name);
+        // Their names alone: where one is moved, what is left is listed anew.
+        let committed = self.list()?.into_iter().filter(|entry| entry.state != State::Incomplete);
+        let names: Vec<String> = committed.map(|entry| entry.name).collect();
+        for name in names {
+            let dir = self.dir.join(&name);
             let verified = Checkpoint::open(&dir).and_then(|checkpoint| {
-                checkpoint.verify(Check::Full, &|done, all| progress(&entry.name, done, all))?;
+                checkpoint.verify(Check::Full, &|done, all| progress(&name, done, all))?;
                 Ok(checkpoint)
             });
             match verified {
@@ -233,10 +239,10 @@ impl Store {
                 Err(error) => {
                     let moved_to = error
                         .is_damage()
-                        .then(|| opened.0.quarantine(&entry.name, &error.to_string()).ok())
+                        .then(|| opened.0.quarantine(&name, &error.to_string()).ok())
                         .flatten()
                         .map(|moved_to| self.dir.join(QUARANTINE).join(moved_to));
-                    newest.passed.push(Passed { name: entry.name, reason: error.to_string(), moved_to });
+                    newest.passed.push(Passed { name, reason: error.to_string(), moved_to });
                 }
             }
         }
@@ -323,7 +329,7 @@ impl Store {
     ) -> Result<Collected> {
         let mut entries = self.list()?;
         entries.retain(|entry| has_run(entry, run));
-        let stays = retain.stays(&entries);
+        let stays = retain.stays(&entries.iter().collect::<Vec<_>>());
         self.collect_entries(files, entries, keep, &stays, false)
     }
 
@@ -422,18 +428,18 @@ fn has_run(entry: &Entry, run: &Option<String>) -> bool {
 }
 
 /// Committed checkpoints by the run that saved them, each newest first.
-fn runs(entries: &[Entry]) -> Vec<Vec<Entry>> {
-    let mut runs: BTreeMap<&Option<String>, Vec<Entry>> = BTreeMap::new();
+fn runs(entries: &[Entry]) -> Vec<Vec<&Entry>> {
+    let mut runs: BTreeMap<&Option<String>, Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
         if let Some(manifest) = &entry.manifest {
-            runs.entry(&manifest.run).or_default().push(entry.clone());
+            runs.entry(&manifest.run).or_default().push(entry);
         }
     }
     runs.into_values().collect()
 }
 
 /// What the newest of these checkpoints says of what stays.
-fn latest_retain(entries: &[Entry]) -> Retain {
+fn latest_retain(entries: &[&Entry]) -> Retain {
     entries.iter().find_map(|entry| Some(entry.manifest.as_ref()?.retain.clone())).unwrap_or_default()
 }
 
