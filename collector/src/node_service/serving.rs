@@ -141,8 +141,8 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         let places = OF_ALL.min(descriptors::places());
         let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
         let names = Names::new(login_name, book.subordinates().clone(), say);
-        let finder = Finder::new(book.subordinates().clone());
-        tokio::spawn(look(Arc::clone(&looks), finder, Arc::clone(&names), sender.clone()));
+        let finder = start(Finder::new(book.subordinates().clone()))?;
+        tokio::spawn(look(Arc::clone(&looks), LOOK, finder, Arc::clone(&names), sender.clone()));
         let share = Share::with_alarm();
         let exporter =
             exports.then(|| Exporter::start(export, sender.clone(), book.end(), share.clone(), say));
@@ -277,20 +277,45 @@ fn most_of_a_user(of_all: usize, places: usize) -> usize {
     OF_A_USER.min(places.saturating_sub(of_all))
 }
 
-/// Looks for jobs for as long as somebody hears of them. Beside the service, as a node may have tens of thousands of processes.
-async fn look(is_on: Arc<AtomicBool>, mut finder: Finder, names: Arc<Names>, events: mpsc::Sender<Event>) {
+/// What a look found.
+type Looked = (Vec<Root>, Vec<HeldUp>);
+
+/// The finder looks when asked, beside the service, as a node may have tens of thousands of processes. Its thread is there from the
+/// start: later there may be a moment without one to be had, as one user may have as many processes as there can be.
+fn start(mut finder: Finder) -> Result<mpsc::Sender<oneshot::Sender<Looked>>> {
+    let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Looked>>(1);
+    let looks = move || {
+        while let Some(reply) = asked.blocking_recv() {
+            let roots = finder.look();
+            // The service may have ended.
+            let _ = reply.send((roots, finder.held_up()));
+        }
+    };
+    std::thread::Builder::new()
+        .name("finder".into())
+        .spawn(looks)
+        .context("no thread to look for jobs in")?;
+    Ok(ask)
+}
+
+/// Looks for jobs for as long as somebody hears of them.
+async fn look(
+    is_on: Arc<AtomicBool>,
+    every: Duration,
+    finder: mpsc::Sender<oneshot::Sender<Looked>>,
+    names: Arc<Names>,
+    events: mpsc::Sender<Event>,
+) {
     loop {
-        sleep(LOOK).await;
+        sleep(every).await;
         if !is_on.load(Ordering::Relaxed) {
             continue;
         }
-        let looked = tokio::task::spawn_blocking(move || {
-            let roots = finder.look();
-            (finder, roots)
-        });
-        let Ok((after, roots)) = looked.await else { return };
-        finder = after;
-        let held_up = finder.held_up();
+        let (reply, looked) = oneshot::channel();
+        if finder.send(reply).await.is_err() {
+            return;
+        }
+        let Ok((roots, held_up)) = looked.await else { return };
         let users = names.of_all(roots.iter().map(|root: &Root| root.uid)).await;
         if events.send(Event::Found { roots, users, held_up }).await.is_err() {
             return;

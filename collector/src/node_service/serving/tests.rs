@@ -297,6 +297,52 @@ fn a_directory_that_does_not_answer_holds_up_nobody_but_those_who_are_looked_up(
     end(&socket);
 }
 
+/// A user's processes may be as many as there can be for a while, and no thread be had: the search went on for nobody after that.
+#[test]
+fn jobs_are_looked_for_where_no_thread_can_be_made() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: jobs_are_looked_for_where_no_thread_can_be_made takes root");
+        return;
+    }
+    // SAFETY: the child finds the memory of this thread alone in use, and the allocator as it is after a fork.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: of this process alone.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let found = std::panic::catch_unwind(finds_without_threads).unwrap_or(false);
+        // SAFETY: ends the child without anything of this process being run.
+        unsafe { libc::_exit(i32::from(!found)) };
+    }
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    let (_, status) =
+        rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
+}
+
+/// In a process of its own, which becomes a user's that may have no more of them.
+fn finds_without_threads() -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let subordinates = stallscope_ebpf::Subordinates::parse(b"", b"");
+        let names = Names::new(|uid| Ok(Some(uid.to_string())), subordinates.clone(), |_| {});
+        let finder = start(Finder::new(subordinates)).unwrap();
+        let none = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        // SAFETY: a number.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const none) }, 0);
+        become_user(65_014);
+        assert!(std::thread::Builder::new().spawn(|| ()).is_err());
+        let (sender, mut events) = mpsc::channel(EVENTS);
+        let is_on = Arc::new(AtomicBool::new(true));
+        tokio::spawn(look(is_on, Duration::from_millis(1), finder, names, sender));
+        for _ in 0..3 {
+            if !matches!(events.recv().await, Some(Event::Found { .. })) {
+                return false;
+            }
+        }
+        true
+    })
+}
+
 /// A control group as a container's is called, without a container.
 struct Group(std::path::PathBuf);
 
