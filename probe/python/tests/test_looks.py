@@ -31,7 +31,10 @@ THREADS = threading.local()
 THREADS.level = 0
 # As one that makes its attributes, and a package that functions are in.
 sys.modules["making_of_the_script"] = MAKING = types.ModuleType("making_of_the_script")
-exec("made = {'level': 0}\ndef __getattr__(name):\n    return made[name]", vars(MAKING))
+exec(
+    "made = {'level': 0}\ndef __getattr__(name):\n    if name not in made:\n        raise AttributeError(name)\n    return made[name]",
+    vars(MAKING),
+)
 for name in ("package_of_the_script", "package_of_the_script.inner", "package_of_the_script.settings"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].level = 0
