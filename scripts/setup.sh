@@ -78,7 +78,7 @@ frameworks() {
     local stamp=.venv/.requirements-test log=target/setup/frameworks.log
     local lists=(scripts/requirements.txt scripts/requirements-test.txt)
     cat "${lists[@]}" | cmp -s - "$stamp" && return 0
-    say "putting Lightning, Transformers, Accelerate, torchdata and the schemas of Kubernetes into .venv (about 240 MB, once)"
+    say "putting Lightning, Transformers, Accelerate, torchdata, moto and the schemas of Kubernetes into .venv (about 290 MB, once)"
     mkdir -p target/setup
     if .venv/bin/python -m pip install --quiet --requirement "${lists[1]}" --constraint "${lists[0]}" >"$log" 2>&1 </dev/null
     then

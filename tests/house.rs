@@ -21,8 +21,9 @@ fn crates_know_only_whom_they_may() {
         ("checkpoint", &["folder"]),
         ("decode", &[]),
         ("pack", &["folder"]),
+        ("remote", &["pack"]),
         ("mount", &["folder", "pack"]),
-        ("python", &["abi", "model", "units", "ring", "cache", "checkpoint", "decode", "pack"]),
+        ("python", &["abi", "model", "units", "ring", "cache", "checkpoint", "decode", "pack", "remote"]),
         (
             "collector",
             &[

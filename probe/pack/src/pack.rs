@@ -1,43 +1,42 @@
 //! A pack that is read: its snapshot, and the files of its chunks as they are needed.
 
+mod files;
+mod in_store;
+
 use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::deleted::Deleted;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{is_folder, list, open_plain_in, to_read, to_show};
+use crate::folder::{is_folder, list, to_read, to_show};
 use crate::frame::expand;
 use crate::id::Id;
 use crate::names::shown;
 use crate::record::is_readable;
 use crate::shelf::{Place, Shelf};
 use crate::snapshot::{ChunkFacts, Entry, Snapshot, version};
+use files::Files;
+use in_store::InStore;
 use stallscope_folder::Folder;
-use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Of the descriptors that a process may have, which part stays open for chunks; and how many at most.
-const OPEN_PART: u64 = 4;
-const MOST_OPEN: u64 = 4096;
 const PIECE_BYTES: usize = 1 << 20;
-const CLOSED: i32 = -1;
-/// It was opened and has its length, and there are too many others to keep it open.
-const SEEN: i32 = -2;
 
 /// A pack, opened for reading by any number of threads, before and after a fork.
 #[derive(Debug)]
 pub struct Pack {
     dir: PathBuf,
-    /// What was opened there, whatever comes in its place.
-    folder: OwnedFd,
+    source: Source,
     snapshot: Snapshot,
-    /// A descriptor for each chunk that was opened. No lock is taken for them: a process that is forked while another thread
-    /// held it would wait for it for good.
-    opened: Box<[AtomicI32]>,
-    left: AtomicUsize,
     missing: Vec<Id>,
     newer: Vec<Id>,
     other_deletions: Option<String>,
+}
+
+/// Where its chunks are.
+#[derive(Debug)]
+enum Source {
+    Files(Files),
+    Objects(InStore),
 }
 
 impl Pack {
@@ -84,22 +83,11 @@ impl Pack {
         let is_named = |id: &Id| named.binary_search_by_key(id, |chunk| chunk.id).is_ok();
         let newer = listing.chunks.iter().copied().filter(|id| !is_named(id)).collect();
         let other_deletions = other_deletions(&dir, &snapshot, &named, deleted);
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let left = (limit.unwrap_or(u64::MAX) / OPEN_PART).min(MOST_OPEN) as usize;
-        let opened = named.iter().map(|_| AtomicI32::new(CLOSED)).collect();
-        Ok(Pack {
-            dir,
-            folder,
-            snapshot,
-            opened,
-            left: AtomicUsize::new(left),
-            missing,
-            newer,
-            other_deletions,
-        })
+        let source = Source::Files(Files::new(folder, named.len()));
+        Ok(Pack { dir, source, snapshot, missing, newer, other_deletions })
     }
 
-    /// Its folder, absolute.
+    /// Its folder, absolute; of one in object storage its URL.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -150,6 +138,14 @@ impl Pack {
 
     /// Reads a record into `to`, which has its size, and compares it with its checksum.
     pub fn read(&self, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
+        match self.read_once(entry, to) {
+            // What came damaged may be whole in the store.
+            Err(Error::Damaged { .. }) if self.is_in_store() => self.read_once(entry, to),
+            read => read,
+        }
+    }
+
+    fn read_once(&self, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
         if to.len() as u64 != entry.bytes {
             return Err(Error::Refused(format!("{} has {} bytes", shown(entry.name), entry.bytes)));
         }
@@ -225,16 +221,19 @@ impl Pack {
     /// How many bytes there were.
     fn fill(&self, number: usize, at: u64, to: &mut [u8]) -> Result<usize> {
         let facts = self.snapshot.chunk(number)?;
-        let path = self.dir.join(facts.id.file_name());
+        let files = match &self.source {
+            Source::Files(files) => files,
+            Source::Objects(store) => return self.fill_from(store, number, &facts, at, to),
+        };
         let mut filled = 0;
         while filled < to.len() {
             let Some(at) = at.checked_add(filled as u64) else { break };
             let pread = |file: BorrowedFd<'_>| rustix::io::pread(file, &mut to[filled..], at);
-            match self.with_chunk(number, &path, facts.bytes, pread)? {
+            match files.with_chunk(number, &facts, &self.dir, &self.snapshot, pread)? {
                 Ok(0) => break,
                 Ok(more) => filled += more,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error).doing("read", &path),
+                Err(error) => return Err(error).doing("read", &self.dir.join(facts.id.file_name())),
             }
         }
         Ok(filled)
@@ -291,71 +290,28 @@ impl Pack {
         let end = entry.offset.checked_add(entry.stored_bytes).filter(|end| *end <= facts.bytes);
         let size = end.and_then(|_| usize::try_from(entry.stored_bytes).ok());
         let size = size.ok_or_else(|| about(&path, entry, "lies behind its end"))?;
-        let is_known =
-            self.opened.get(entry.chunk).is_some_and(|place| place.load(Ordering::Relaxed) != CLOSED);
-        if !is_known {
-            self.with_chunk(entry.chunk, &path, facts.bytes, |_| ())?;
+        match &self.source {
+            Source::Files(files) if files.is_known(entry.chunk) => {}
+            Source::Files(files) => {
+                files.with_chunk(entry.chunk, &facts, &self.dir, &self.snapshot, |_| ())?;
+            }
+            Source::Objects(store) => self.is_long_enough(store, entry, &facts)?,
         }
         Ok(size)
     }
+}
 
-    /// Does `act` with the chunk's file, which has to have as many bytes as it had.
-    fn with_chunk<T>(
-        &self,
-        number: usize,
-        path: &Path,
-        bytes: u64,
-        act: impl FnOnce(BorrowedFd<'_>) -> T,
-    ) -> Result<T> {
-        let Some(place) = self.opened.get(number) else {
-            return Err(Error::damaged(path, "no such chunk"));
-        };
-        let known = place.load(Ordering::Acquire);
-        if known >= 0 {
-            // SAFETY: a descriptor that was put into this place stays open until `self` is dropped.
-            return Ok(act(unsafe { BorrowedFd::borrow_raw(known) }));
-        }
-        let name = path.file_name().unwrap_or_default();
-        let file = match open_plain_in(&self.folder, name.as_ref()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_replaced() => {
-                let dir = self.dir.display();
-                return Err(Error::Refused(format!(
-                    "{dir} is in another state than when it was opened, and {} is gone; open it anew",
-                    path.display()
-                )));
-            }
-            other => other.doing("open", path)?,
-        };
-        let count = file.metadata().doing("open", path)?.len();
-        if count < bytes {
-            return Err(Error::damaged(path, format!("it is cut: of {bytes} bytes {count} are left")));
-        }
-        self.keep(place, file, act)
-    }
+fn too_short(path: &Path, bytes: u64, left: u64) -> Error {
+    Error::damaged(path, format!("it is cut: of {bytes} bytes {left} are left"))
+}
 
-    /// Whether the folder has the snapshot of another state by now.
-    fn is_replaced(&self) -> bool {
-        let now = to_read(&self.dir).and_then(|folder| Snapshot::open_in(&folder, &self.dir));
-        now.is_ok_and(|now| now.version() != self.snapshot.version())
-    }
-
-    fn keep<T>(&self, place: &AtomicI32, file: File, act: impl FnOnce(BorrowedFd<'_>) -> T) -> Result<T> {
-        let take = |left: usize| left.checked_sub(1);
-        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
-            // One that another thread has kept meanwhile stays.
-            let _ = place.compare_exchange(CLOSED, SEEN, Ordering::Relaxed, Ordering::Relaxed);
-            return Ok(act(file.as_fd()));
-        }
-        match place.compare_exchange(CLOSED, file.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: as in `with_chunk`; from now on it belongs to this place.
-            Ok(_) => Ok(act(unsafe { BorrowedFd::borrow_raw(file.into_raw_fd()) })),
-            Err(_) => {
-                // Another thread was first, or found too many open.
-                self.left.fetch_add(1, Ordering::Relaxed);
-                Ok(act(file.as_fd()))
-            }
-        }
-    }
+/// The pack has another snapshot by now, and this chunk is not there any more as it was.
+fn is_replaced_at(dir: &Path, path: &Path) -> Error {
+    Error::Refused(format!(
+        "{} is in another state than when it was opened, and {} is gone; open it anew",
+        dir.display(),
+        path.display()
+    ))
 }
 
 /// Why this snapshot, which has these chunks, is not of what was deleted by now.
@@ -379,16 +335,4 @@ fn other_deletions(
 
 fn about(path: &Path, entry: &Entry<'_>, what: &str) -> Error {
     Error::damaged(path, format!("its record {} {what}", shown(entry.name)))
-}
-
-impl Drop for Pack {
-    fn drop(&mut self) {
-        for place in &mut self.opened {
-            let known = std::mem::replace(place.get_mut(), CLOSED);
-            if known >= 0 {
-                // SAFETY: it was opened by `keep`, and nobody else closes it.
-                drop(unsafe { OwnedFd::from_raw_fd(known) });
-            }
-        }
-    }
 }

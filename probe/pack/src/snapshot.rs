@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub const SNAPSHOT: &str = "snapshot";
 
 const MAGIC: &[u8; 8] = b"STLPSNAP";
-const HEADER_BYTES: usize = 96;
+pub(crate) const HEADER_BYTES: usize = 96;
 const CHUNK_BYTES: usize = 32;
 const RECORD_BYTES: usize = 64;
 const BUCKET_BYTES: usize = 4;
@@ -344,6 +344,13 @@ impl Snapshot {
     fn part(&self, begin: usize, number: usize, size: usize) -> Option<&[u8]> {
         self.held.bytes().get(begin.checked_add(number.checked_mul(size)?)?..)
     }
+}
+
+/// The data set's version by a snapshot's header; none where it is none.
+pub(crate) fn version_in(header: &[u8]) -> Option<[u8; 32]> {
+    let header =
+        header.get(..HEADER_BYTES).filter(|header| header.starts_with(MAGIC) && is_sealed(header))?;
+    bytes_at(header, 32)
 }
 
 /// What [`Snapshot::read_on`] returns.

@@ -17,6 +17,7 @@ mod fetcher;
 mod fork;
 mod ghost;
 mod guard;
+mod interrupts;
 mod introduction;
 mod iteration;
 mod joint;
@@ -130,6 +131,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::CheckpointSnapshot>()?;
     module.add_class::<checkpoint::CheckpointReader>()?;
     module.add_class::<checkpoint_timing::CheckpointTiming>()?;
+    interrupts::watch();
     module.add_class::<pack::PackReader>()?;
     module.add_class::<pack::PackImages>()?;
     module.add_class::<pack_shuffle::PackShuffle>()?;

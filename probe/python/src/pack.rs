@@ -1,9 +1,11 @@
 //! Packs for Python: a thin layer over `stallscope_pack`. The interpreter's lock is released wherever bytes are read.
 
+use crate::interrupts;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 use stallscope_pack::{Error, Images, Pack, Shelf};
+use stallscope_remote::Remote;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -19,6 +21,16 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Ok(value) => PyErr::from_value(value),
         Err(_) => PyRuntimeError::new_err(sentence),
     }
+}
+
+/// The pack in a folder, or in object storage.
+fn opened(path: &[u8]) -> Result<Pack, Error> {
+    if !stallscope_remote::is_url(path) {
+        return Pack::open(Path::new(OsStr::from_bytes(path)));
+    }
+    let url = std::str::from_utf8(path).map_err(|_| Error::Refused("a URL is text in UTF-8".into()))?;
+    let remote = Remote::new(url)?;
+    Pack::open_objects(remote.url().to_owned(), Arc::new(remote))
 }
 
 /// A pack that is read. Pickled it is its path and version: where it is opened again it has to be the same.
@@ -57,8 +69,7 @@ impl PackReader {
         version: Option<&str>,
         shelf: Option<Address>,
     ) -> PyResult<PackReader> {
-        let dir = Path::new(OsStr::from_bytes(path));
-        let pack = py.detach(|| Pack::open(dir)).map_err(|error| raised(py, &error))?;
+        let pack = interrupts::detached(py, || opened(path))?.map_err(|error| raised(py, &error))?;
         if let Some(sentence) = pack.is_stale() {
             return Err(raised(py, &Error::Refused(sentence)));
         }
@@ -77,7 +88,7 @@ impl PackReader {
         Ok(reader)
     }
 
-    /// Its folder, absolute.
+    /// Its folder, absolute, or its URL.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.path_bytes())
@@ -87,6 +98,12 @@ impl PackReader {
     #[getter]
     fn version(&self) -> String {
         self.version_hex()
+    }
+
+    /// Whether it lies in object storage, where samples that are read at once take the time of one.
+    #[getter]
+    fn is_in_store(&self) -> bool {
+        self.pack.is_in_store()
     }
 
     /// How many chunks are there that it does not have yet.
@@ -139,18 +156,32 @@ impl PackReader {
         // What was read into memory is in its chunk.
         let size = match found {
             Some(_) => Ok(entry.bytes as usize),
-            None => self.pack.size_of(&entry).map_err(|error| raised(py, &error)),
-        }?;
+            // Which a store may have to be asked for.
+            None if self.pack.is_in_store() => interrupts::detached(py, || self.pack.size_of(&entry))?,
+            None => self.pack.size_of(&entry),
+        };
+        let size = size.map_err(|error| raised(py, &error))?;
         let all = size.checked_add(prefix.len()).ok_or_else(|| PyValueError::new_err("too large"))?;
         PyBytes::new_with(py, all, |to| {
             let (before, record) = to.split_at_mut(prefix.len());
             before.copy_from_slice(prefix);
-            let read = py.detach(|| match &found {
+            let read = interrupts::detached(py, || match &found {
                 Some((shelf, place)) => self.pack.take(shelf, *place, &entry, record),
                 None => self.pack.read(&entry, record),
-            });
+            })?;
             read.map_err(|error| raised(py, &error))
         })
+    }
+
+    /// The bytes of several records, checked.
+    fn read_each<'py>(&self, py: Python<'py>, numbers: Vec<usize>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        numbers.iter().try_for_each(|number| self.within(*number).map(drop))?;
+        let shelf = self.shelf();
+        let found = interrupts::detached(py, || self.bytes_of_each(&numbers, shelf.as_deref()))?;
+        found
+            .into_iter()
+            .map(|bytes| bytes.map(|bytes| PyBytes::new(py, &bytes)).map_err(|error| raised(py, &error)))
+            .collect()
     }
 
     /// A record's bytes were had from elsewhere: what was read ahead for it is used.
@@ -197,6 +228,35 @@ impl PackReader {
             return Ok(bytes);
         }
         self.pack.whole(&entry)
+    }
+
+    /// The same of several, of which those in object storage are read at once.
+    pub(crate) fn bytes_of_each(
+        &self,
+        numbers: &[usize],
+        shelf: Option<&Shelf>,
+    ) -> Vec<Result<Vec<u8>, Error>> {
+        let entries: Vec<_> = numbers.iter().map(|number| self.pack.snapshot().entry(*number)).collect();
+        let mut found: Vec<Option<Result<Vec<u8>, Error>>> = entries
+            .iter()
+            .map(|entry| {
+                let (shelf, entry) = (shelf?, entry.as_ref().ok()?);
+                let place = self.pack.shelved(shelf, entry)?;
+                let mut bytes = vec![0; entry.bytes as usize];
+                Some(self.pack.take(shelf, place, entry, &mut bytes).map(|()| bytes))
+            })
+            .collect();
+        let rest: Vec<usize> =
+            (0..found.len()).filter(|one| found[*one].is_none() && entries[*one].is_ok()).collect();
+        let wanted: Vec<_> = rest.iter().filter_map(|one| entries[*one].as_ref().ok().cloned()).collect();
+        for (one, bytes) in rest.iter().zip(self.pack.whole_of_each(&wanted)) {
+            found[*one] = Some(bytes);
+        }
+        found
+            .into_iter()
+            .zip(entries)
+            .map(|(found, entry)| found.unwrap_or_else(|| entry.map(|_| Vec::new())))
+            .collect()
     }
 
     fn within(&self, number: usize) -> PyResult<usize> {

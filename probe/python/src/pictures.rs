@@ -1,5 +1,6 @@
 //! Pictures of a pack, decoded in threads of ours with the interpreter's lock released: a thin layer over `stallscope_decode`.
 
+use crate::interrupts;
 use crate::pack::{PackReader, raised};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -38,8 +39,13 @@ impl PictureDecoder {
         threads: usize,
     ) -> PyResult<Pictures> {
         let mut found: Vec<Result<Encoded, Error>> = Vec::new();
-        found.resize_with(records.len(), || Ok((Vec::new(), None)));
         let shelf = pack.shelf();
+        if pack.pack.is_in_store() {
+            let read = interrupts::detached(py, || pack.bytes_of_each(&records, shelf.as_deref()))?;
+            let found: Result<Vec<_>, _> = read.into_iter().map(|bytes| bytes.map(with_size)).collect();
+            return Ok(Pictures { found: found.map_err(|error| raised(py, &error))? });
+        }
+        found.resize_with(records.len(), || Ok((Vec::new(), None)));
         self.with(py, threads.min(records.len()), |decoders| {
             let items: Vec<_> = records.iter().zip(&mut found).collect();
             in_threads(decoders, items, |_, (record, to)| {

@@ -17,6 +17,9 @@ use std::thread::JoinHandle;
 const THREADS: usize = 4;
 /// Of one request.
 const REQUEST_BYTES: u64 = 1 << 20;
+/// The same of object storage, which takes its time for each request and gives more the more are in flight.
+const THREADS_IN_STORE: usize = 8;
+const REQUEST_BYTES_IN_STORE: u64 = 4 << 20;
 
 /// The threads of one plan.
 #[derive(Debug)]
@@ -57,7 +60,8 @@ impl Readers {
         let reading = Arc::new(Reading { words, pack, reads, missing, ring, is_ended, next });
         reading.words.running.store(1, Release);
         let mut readers = Readers { reading, threads: Vec::new() };
-        for _ in 0..THREADS {
+        let threads = if readers.reading.pack.is_in_store() { THREADS_IN_STORE } else { THREADS };
+        for _ in 0..threads {
             let reading = readers.reading.clone();
             let thread = std::thread::Builder::new().name("stallscope-read".into());
             match thread.spawn(move || {
@@ -146,7 +150,8 @@ impl Reading {
             return None;
         }
         let begin = next.begin;
-        let bytes = (read.bytes - begin).min(REQUEST_BYTES);
+        let most = if self.pack.is_in_store() { REQUEST_BYTES_IN_STORE } else { REQUEST_BYTES };
+        let bytes = (read.bytes - begin).min(most);
         (next.read, next.begin) =
             if begin + bytes == read.bytes { (number + 1, 0) } else { (number, begin + bytes) };
         Some((number, begin, bytes))

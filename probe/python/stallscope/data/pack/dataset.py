@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .in_chunks import InChunks
+from .in_chunks import InChunks, read_at_once
 from .opening import opened, within
 
 if TYPE_CHECKING:
     from stallscope._native import PackReader
 
 
+@read_at_once
 class PackedDataset(InChunks):
     """The files of a pack that `stallscope pack` made, as bytes, in the order of their names.
 
@@ -21,10 +22,12 @@ class PackedDataset(InChunks):
     - With `stallscope.DataLoader(cache=…)` its samples are kept in memory.
 
     Args:
-        path: The folder that `stallscope pack SRC -o PACK` wrote.
+        path: The folder that `stallscope pack SRC -o PACK` wrote, or the URL of a copy of it in object storage
+            (`s3://`, `gs://`, `az://`, `https://`; docs/packs.md has where credentials are taken from).
 
     Raises:
-        PackError: There is no pack, or its snapshot is of another state of it. Reading: damaged bytes, a cut chunk.
+        PackError: There is no pack, or its snapshot is of another state of it. Reading: damaged bytes, a cut chunk; a store that
+            gives no answer in time.
 
     Example:
         >>> import stallscope
@@ -108,6 +111,9 @@ class PackedDataset(InChunks):
 
     def fetch(self, index):
         return self._pack.read(within(index, len(self)), b"")
+
+    def _fetch_each(self, indices):
+        return self._pack.read_each([within(index, len(self)) for index in indices])
 
     def decode(self, data):
         return bytes(data)

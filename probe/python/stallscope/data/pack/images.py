@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from stallscope import _native
 
-from .in_chunks import InChunks
+from .in_chunks import InChunks, read_at_once
 from .opening import opened, within
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def pil_loader(file):
     return Image.open(file).convert("RGB")
 
 
+@read_at_once
 class PackedImageFolder(InChunks):
     """Stands for `torchvision.datasets.ImageFolder` of a folder that `stallscope pack` packed.
 
@@ -42,7 +43,7 @@ class PackedImageFolder(InChunks):
     - With `stallscope.DataLoader(cache=…)` its encoded pictures are kept in memory.
 
     Args:
-        path: The folder that `stallscope pack SRC -o PACK` wrote.
+        path: The folder that `stallscope pack SRC -o PACK` wrote, or the URL of a copy of it in object storage.
         transform: Makes the sample of a picture.
         target_transform: Makes the target of the number of a class.
         loader: Makes the picture of an open binary file, which has no path; PIL's RGB image by default.
@@ -105,6 +106,11 @@ class PackedImageFolder(InChunks):
     def fetch(self, index):
         record, label = self._images.at(within(index, len(self)))
         return self._pack.read(record, label.to_bytes(_LABEL_BYTES, "little"))
+
+    def _fetch_each(self, indices):
+        found = [self._images.at(within(index, len(self))) for index in indices]
+        read = self._pack.read_each([record for record, _ in found])
+        return [label.to_bytes(_LABEL_BYTES, "little") + data for (_, label), data in zip(found, read)]
 
     def decode(self, data):
         return self._sample(memoryview(data)[_LABEL_BYTES:], int.from_bytes(data[:_LABEL_BYTES], "little"))

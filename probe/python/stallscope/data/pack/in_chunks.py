@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
@@ -13,12 +14,44 @@ if TYPE_CHECKING:
     from stallscope._native import PackImages, PackReader
 
 
+# The classes of which it is known that a sample is what `decode` makes of what `fetch` gives.
+_WHOLE: set[type] = set()
+
+
+def read_at_once(of):
+    """A class whose samples are read several at once, from a pack in object storage."""
+    _WHOLE.add(of)
+    return of
+
+
 class InChunks(torch.utils.data.Dataset):
     """A data set whose samples lie in the chunks of a pack."""
 
     _pack: PackReader
     # Which of its files are samples; None: all.
     _images: PackImages | None = None
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[Any]]:
+        """Of a pack in object storage: a batch, which is read at once. Others have none, and neither have subclasses, whose `__getitem__` may be another."""
+        if self._stallscope_fetch_each is None:
+            raise AttributeError("__getitems__")
+        return self._samples_of
+
+    def _samples_of(self, indices: Sequence[int]) -> list[Any]:
+        return [self.decode(data) for data in self._fetch_each(indices)]
+
+    # For stallscope.DataLoader, which seeds before each sample: what `fetch` gives of each; None where one by one is as fast.
+
+    @property
+    def _stallscope_fetch_each(self):
+        return self._fetch_each if self._pack.is_in_store and type(self) in _WHOLE else None
+
+    def _fetch_each(self, indices):
+        raise NotImplementedError
+
+    def decode(self, data):
+        raise NotImplementedError
 
     def in_chunk_order(self) -> list[int]:
         """The order in which samples lie in the pack's chunks, in which storage reads on without a seek: for `sampler=`.

@@ -52,7 +52,7 @@ class PackedImages(PackedImageFolder):
     - It works in workers that are forked or spawned, and in threads; pickled, it is a path and these arguments.
 
     Args:
-        path: The folder that `stallscope pack SRC -o PACK` wrote.
+        path: The folder that `stallscope pack SRC -o PACK` wrote, or the URL of a copy of it in object storage.
         size: Side of a sample in pixels, or its height and width.
         crop: "random", as `RandomResizedCrop` crops, or "center", as `Resize` and `CenterCrop` do.
         scale: Of "random": least and largest part of the picture's area.

@@ -60,11 +60,15 @@ class _Keyed(StandIn):
         in_worker = get_worker_info() is not None
         if not whole and in_worker:
             raise AttributeError(name)
+        # Read at once and made one by one, its samples are those that the same pack in a folder gives.
+        fetch_each = getattr(self._stallscope_dataset, "_stallscope_fetch_each", None) if self._stallscope_maker is None else None
 
         def getitems(keyed_indices):
             if whole and isinstance(keyed_indices, Batch):
                 number = seed_of(keyed_indices.key, keyed_indices.text)
                 make = partial(self._as_it_is, whole, keyed_indices.index, partial(seed, number))
+            elif fetch_each is not None:
+                make = partial(self._fetched, fetch_each, keyed_indices)
             elif whole:
                 # A list or a tuple, as the sampler gave it.
                 indices = type(keyed_indices)([index for _, index in keyed_indices])
@@ -85,6 +89,13 @@ class _Keyed(StandIn):
     def _as_it_is(self, whole, index, seed_all):
         seed_all()
         return gathered(whole(index))
+
+    def _fetched(self, fetch_each, keyed_indices):
+        samples = []
+        for (key, index), data in zip(keyed_indices, fetch_each([plain(index) for _, index in keyed_indices])):
+            seed(seed_of(key, index))
+            samples.append(self._stallscope_dataset.decode(data))
+        return samples
 
     def _one_by_one(self, keyed_indices):
         samples = []
