@@ -51,6 +51,13 @@ impl Counting {
         all
     }
 
+    /// The same of what does arrive. A thread of `run` may have been kept from its CPU while it took the signal before, of which another
+    /// thread has passed on nothing by then; that one is passed on later in its place.
+    fn arrived_at_last(&mut self) -> Vec<String> {
+        let all = (0..1000).map(|_| self.arrived()).find(|all| !all.is_empty());
+        all.unwrap_or_default()
+    }
+
     /// The number of a group, to `kill`, is a negative one.
     fn signal_group(&self, name: &str) {
         let group = format!("-{}", self.run.0.id());
@@ -110,9 +117,10 @@ fn what_anybody_sends_to_the_group_reaches_the_job_once_and_what_run_alone_gets_
             job.signal_group(name);
             assert_eq!(job.arrived(), [name], "round {round}, to the group");
             signal(job.run.0.id(), name);
-            assert_eq!(job.arrived(), [name], "round {round}, to `run` alone");
+            assert_eq!(job.arrived_at_last(), [name], "round {round}, to `run` alone");
         }
     }
+    assert!(job.arrived().is_empty(), "nothing comes twice");
 }
 
 #[test]
