@@ -14,7 +14,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 8
+#define ABI_VERSION 9
 #define MAX_TASKS 16384
 #define MAX_USERS 1024
 #define MAX_FILES 16384
@@ -142,7 +142,6 @@ struct task_slot {
 	u64 sibling_runnable_ns;
 	u64 rchar;
 	u64 read_bytes;
-	u64 wchar;
 	u8 comm[16];
 	struct times sent;
 	u64 sent_sibling_cpu_ns;
@@ -265,7 +264,7 @@ struct kept_file {
 
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
 _Static_assert(sizeof(struct scratch) == 112, "scratch");
-_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 112, "task_slot");
+_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 56 + 16 + 112, "task_slot");
 _Static_assert(sizeof(struct header) == 24, "header");
 _Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 32, "slice");
 _Static_assert(sizeof(struct wait) == 80, "wait");

@@ -273,11 +273,13 @@ INLINE void book_runnable(struct task_slot *slot, u64 now)
 	note_late(slot, from, now);
 }
 
-INLINE void copy_bytes_moved(struct task_slot *slot, struct task_struct *task)
+/* For slices, which watched tasks alone send. */
+INLINE void copy_bytes_read(struct task_slot *slot, struct task_struct *task)
 {
+	if (!(slot->flags & FLAG_WATCHED))
+		return;
 	slot->rchar = task->ioac.rchar;
 	slot->read_bytes = task->ioac.read_bytes;
-	slot->wchar = task->ioac.wchar;
 }
 
 #endif

@@ -158,7 +158,7 @@ struct socket {
 };
 
 struct task_io_accounting {
-	u64 rchar, wchar, read_bytes;
+	u64 rchar, read_bytes;
 };
 
 struct rq {

@@ -120,7 +120,7 @@ int sched_process_exit(u64 *ctx)
 		return 0;
 	catch_up(slot, task, BLOCKED_OTHER, now);
 	begin_write(slot);
-	copy_bytes_moved(slot, task);
+	copy_bytes_read(slot, task);
 	book_running(slot, now);
 	credit_leader(slot, now);
 	if (slot->flags & FLAG_WATCHED && slot->since_ns > slot->slice_start_ns)

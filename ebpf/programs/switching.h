@@ -115,7 +115,7 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 
 	catch_up(slot, task, blocks ? kind : BLOCKED_OTHER, now);
 	begin_write(slot);
-	copy_bytes_moved(slot, task);
+	copy_bytes_read(slot, task);
 	if (blocks && between_reads(slot, kind, now))
 		book(slot, TIME_CPU_READ, now);
 	else

@@ -190,10 +190,10 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 	slot->sent_sibling_cpu_ns = 0;
 	slot->sent_sibling_runnable_ns = 0;
 	__builtin_memset(&slot->scratch, 0, sizeof(slot->scratch));
-	copy_bytes_moved(slot, task);
+	/* It may be watched from later on. */
+	slot->rchar = slot->scratch.sent_rchar = task->ioac.rchar;
+	slot->read_bytes = slot->scratch.sent_read_bytes = task->ioac.read_bytes;
 	note_counts(slot, task);
-	slot->scratch.sent_rchar = slot->rchar;
-	slot->scratch.sent_read_bytes = slot->read_bytes;
 	slot->scratch.run_start_ns = now;
 	slot->scratch.index = ref.index;
 	slot->scratch.root = root;

@@ -46,7 +46,7 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "times", Times, cpu_ns cpu_read_ns runnable_ns blocked_ns);
     same_struct!(c, "task_slot", TaskSlot,
         seq flags tid tgid ppid generation state blocked_in user uid since_ns start_boottime_ns first_seen_ns total
-        sibling_cpu_ns sibling_runnable_ns rchar read_bytes wchar comm sent sent_sibling_cpu_ns sent_sibling_runnable_ns
+        sibling_cpu_ns sibling_runnable_ns rchar read_bytes comm sent sent_sibling_cpu_ns sent_sibling_runnable_ns
         slice_start_ns scratch);
     same_struct!(c, "header", Header, kind size slot tid tgid time_ns);
     same_struct!(c, "slice", Slice, header start_ns times sibling_cpu_ns sibling_runnable_ns rchar read_bytes);

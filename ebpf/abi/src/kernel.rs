@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -142,10 +142,9 @@ pub struct TaskSlot {
     pub sibling_cpu_ns: u64,
     /// For how long those that ended a leader's sleeps in a futex were themselves runnable without a CPU in these.
     pub sibling_runnable_ns: u64,
-    /// Bytes that read syscalls returned (`ioac.rchar`), and that storage delivered (`ioac.read_bytes`).
+    /// Bytes that read syscalls returned (`ioac.rchar`), and that storage delivered (`ioac.read_bytes`); kept for watched tasks alone.
     pub rchar: u64,
     pub read_bytes: u64,
-    pub wchar: u64,
     pub comm: [u8; 16],
     /// What earlier slices already carried away; `total - sent` is the slice under way, which began at
     /// `slice_start_ns`.
@@ -348,7 +347,7 @@ pub const LOST_REASONS: usize = 6;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
-    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 40 + 16 + 24 + 112);
+    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 32 + 16 + 24 + 112);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 32);
     assert!(size_of::<Wait>() == 80);
