@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-cores bench-node-scale bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
+.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-cores bench-node-scale bench-node-shares bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -48,6 +48,7 @@ help:
 	@echo 'make bench-knobs     what each knob of the controller is worth to the job of `make demo ACT=1`'
 	@echo 'make bench-node      four jobs that nobody starts with `run`, with a service and without (root)'
 	@echo 'make bench-node-cores  whether a lower priority of added workers spares the jobs beside them (root)'
+	@echo 'make bench-node-shares how the service divides memory, beside equal parts, one LRU cache and the best division (root)'
 	@echo 'make bench-node-scale  the service beside 1,000 jobs, and two hours (SECONDS=7200) in which one ends and one begins each second (root)'
 	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
 	@echo 'make bench-whatif    what what-if predicts beside runs really made (root)'
@@ -96,7 +97,7 @@ sbom:
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-decode
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-shares bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-decode
 
 bench-truth:
 	@scripts/setup.sh test
@@ -172,6 +173,11 @@ bench-node:
 bench-node-cores:
 	@scripts/setup.sh demo
 	@$(VENV_PYTHON) bench/node_cores.py $(ARGS)
+
+bench-node-shares:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/node_shares.py $(ARGS)
 
 # Two hours of churn, or SECONDS of it.
 bench-node-scale:
