@@ -4,6 +4,7 @@ mod arrow;
 mod columns;
 mod encodings;
 mod flat;
+mod gzip;
 #[cfg(test)]
 mod hostile;
 mod listing;

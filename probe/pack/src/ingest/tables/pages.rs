@@ -1,6 +1,7 @@
 //! The pages of a column of a Parquet file, read one after the other.
 
 use super::encodings::{Span, deltas, hybrid, length_spans, plain_integers, plain_spans, repeating};
+use super::gzip;
 use super::lz4;
 use super::parquet::{Group, Leaf, Part, Physical};
 use super::thrift::{Fault, Parsed, Reader};
@@ -20,6 +21,7 @@ const MOST_OF_SNAPPY: usize = 64;
 
 const UNCOMPRESSED: i64 = 0;
 const SNAPPY: i64 = 1;
+const GZIP: i64 = 2;
 const ZSTD: i64 = 6;
 const LZ4: i64 = 7;
 
@@ -342,13 +344,14 @@ fn expand(codec: i64, bytes: &[u8], expanded: usize) -> Read<Vec<u8>> {
                 _ => fault(damaged),
             }
         }
+        GZIP => gzip::expand(bytes, expanded).ok_or_else(|| damaged.into()),
         LZ4 => lz4::expand(bytes, expanded).ok_or_else(|| damaged.into()),
         other => {
             let name = ["none", "snappy", "gzip", "lzo", "brotli", "lz4 of an old kind"];
             let name =
                 usize::try_from(other).ok().and_then(|other| name.get(other)).unwrap_or(&"another codec");
             Err(format!(
-                "it is compressed by {name}, and only snappy, zstd and lz4 are expanded here: write it anew, as by pyarrow"
+                "it is compressed by {name}, and only snappy, zstd, lz4 and gzip are expanded here: write it anew, as by pyarrow"
             ))
         }
     }
