@@ -71,7 +71,7 @@ class Begun:
 def look_at_drawn(resume, now):
     """Warns where the script, which was to draw again what it drew before the pass whose position `resume` is, has drawn something else, or where
     that may have been for a batch."""
-    began = resume["states"]["process"]
+    began = resume.get("began") or resume["states"]["process"]
     if _alike(resume["before"], now):
         return
     if not _alike(began, now):

@@ -61,6 +61,8 @@ class Pass:
         self.between = self.begun = None
         # The generators before the loop drew from them and began this pass, None where it did not draw; whether it drew behind that, before it asked.
         self.before, self.draws_within = None, False
+        # The generators before we drew the seed of an order of ours; None with torch's.
+        self.began = None
         # Batches that the sampler was asked for, with those that were skipped and with the end.
         self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
