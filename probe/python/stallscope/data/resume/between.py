@@ -20,6 +20,8 @@ class Between:
         self.looks = []
         # As the last pass ended, and as the newest one began.
         self.before, self.after_begin = _random.capture(devices=False), None
+        # Whether one of them took up a position with nothing left to give, so that the loop's next round begins before others have taken up theirs.
+        self.round_over = False
 
     def begun(self):
         self.after_begin = _random.capture(devices=False)
@@ -52,6 +54,7 @@ class Between:
         return {"draws_known": within or bool(self.looks), "draws_first": bool(self.looks) and all(self.looks) and not within}
 
     def load(self, state):
+        self.round_over = False
         if state.get("draws_first"):
             self.looks.append(True)
 

@@ -221,6 +221,7 @@ class Handing:
         self.inner = inner
         self.current = current
         self.ended = False
+        self.took_up = took_up
         if took_up:
             _taken_up.add(self)
 
@@ -259,6 +260,7 @@ class Handing:
         self.ended = self.current.end.reached = True
         if self.current.between is not None:
             self.current.between.ended()
+            self.current.between.round_over |= self.took_up and not self.current.end.gave
         if self.current.hears_steps:
             # zip() ends with the first that has no more, and leaves the others before their ends.
             for other in list(_taken_up):

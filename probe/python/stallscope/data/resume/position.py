@@ -55,6 +55,13 @@ class Positioned(Trained):
         if self._trained_end is not None and self._trains() is None:
             self._left_at = None if self._trained_end.reached else self._trained_end.batches
         again = None if self._resume is not None else self._again()
+        if self._resume is not None and self._between is not None and self._between.round_over:
+            _notices.warn(
+                f"stallscope: a loader goes on behind batch {self._resume['batches']} of its pass, as the checkpoint is of the last step of an epoch of the loader "
+                "beside it: if the loop begins it anew with each such epoch, as in zip(first, endless(second)), these are other batches; make endless(second) once, "
+                "before the loop",
+                4,
+            )
         resume, self._resume = self._resume or again, None
         self._taken_up = None
         if self._begun_first is not None and resume is None:
