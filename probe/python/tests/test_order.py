@@ -18,11 +18,11 @@ from collector import PACKAGE  # noqa: F401, which puts the staged package on th
 numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
+from drawing import ITEMS, Iterator, draw  # noqa: E402
 from torch.utils import data  # noqa: E402
 
-from stallscope._hooks import knobs, order  # noqa: E402
+from stallscope._hooks import order  # noqa: E402
 
-ITEMS = data.TensorDataset(torch.arange(20))
 # As a module of the script's that it keeps settings in.
 SETTINGS = types.ModuleType("settings_of_the_script")
 SETTINGS.level = 0
@@ -118,28 +118,6 @@ def test_a_scripts_sampler_over_one_of_torchs_is_not_asked_how_many_batches_it_h
     assert order.end(iterator) == 4
 
 
-class Iterator:
-    """As far as an order is concerned."""
-
-    def __init__(self, loader):
-        order.begin(self, loader)
-        self.indices = iter(loader.batch_sampler)
-
-
-def draw(iterator):
-    """As the hook of torch's iterators does."""
-    watched = order.watch(iterator)
-    try:
-        return next(iterator.indices)
-    except StopIteration:
-        if watched is not None:
-            watched.order.was_watched = watched.ended = True
-        raise
-    finally:
-        if watched is not None:
-            watched.over()
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["at the beginning", "in mid-epoch"])
 def test_draws_in_mid_epoch_are_distinguished_from_those_at_its_beginning(late):
     loader = data.DataLoader(ITEMS, batch_size=2, sampler=Own(late))
@@ -160,46 +138,6 @@ def test_draws_in_mid_epoch_are_distinguished_from_those_at_its_beginning(late):
     other.succeeds(found)
     assert (again.draws_late, again.was_watched) == (late, not late)
     assert (other.draws_late, other.was_watched) == (False, False)
-
-
-class Repeating:
-    """Begins its sampler again and again, for an iterator that is kept for the whole run."""
-
-    def __init__(self, sampler):
-        self.sampler = sampler
-
-    def __iter__(self):
-        while True:
-            yield from iter(self.sampler)
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["in sequence", "drawn anew in each pass"])
-def test_a_sampler_that_never_ends_is_watched_for_two_passes_and_who_waits_for_that_hears_of_it(late):
-    loader = data.DataLoader(ITEMS, batch_sampler=Repeating(data.DataLoader(ITEMS, batch_size=4, shuffle=late).batch_sampler))
-    found, iterator, heard = order.of(loader), Iterator(loader), []
-    found.waiting = lambda: heard.append(True)
-    for _ in range(5):
-        draw(iterator)
-    assert (found.draws_late, found.was_watched, knobs.later) == (False, False, [])
-    for _ in range(6):
-        draw(iterator)
-    assert (found.draws_late, found.was_watched, len(knobs.later)) == (late, not late, 1)
-    # In the next look of training.
-    knobs.take_up()
-    assert (heard, knobs.later) == ([True], [])
-
-
-def test_how_long_a_pass_takes_is_not_known_of_a_sampler_that_no_other_is_in():
-    class Own:
-        def __iter__(self):
-            while True:
-                yield [0]
-
-    loader = data.DataLoader(ITEMS, batch_sampler=Own())
-    found, iterator = order.of(loader), Iterator(loader)
-    for _ in range(100):
-        draw(iterator)
-    assert (found.draws_late, found.was_watched) == (False, False)
 
 
 class Slotted:

@@ -198,6 +198,8 @@ def test_a_setting_is_the_scripts():
         ([[1, 2], [3]], lambda held: held[1].append(4)),
         ([(1, [2]), (3, [4])], lambda held: held[0][1].append(5)),
         ({"a": 1, "b": 2}, lambda held: held.update(a=held.pop("a"))),
+        ({"a": [1], "b": [2]}, lambda held: held["b"].append(3)),
+        ({1: [1], 2: [2]}, lambda held: held.update({1: held.pop(1)})),
         ([{"a": 1}], lambda held: held[0].update(a=2)),
         ([range(3), range(4)], lambda held: held.reverse()),
         ([numpy.arange(3), numpy.arange(4)], lambda held: held[0].sort() or held[0].__setitem__(0, 7)),
@@ -386,6 +388,9 @@ class Reading(torch.utils.data.Dataset):
 
 UNKEPT = {
     "a deque": (lambda: collections.deque(range(9)), lambda held: held.rotate()),
+    "a long deque": (lambda: collections.deque(range(9000)), lambda held: held.rotate()),
+    "counts": (lambda: collections.Counter(range(9000)), lambda held: held.update([3])),
+    "lists of classes": (lambda: collections.defaultdict(list, {1: [2, 3]}), lambda held: held[1].reverse()),
     "an object": (lambda: types.SimpleNamespace(rounds=0), lambda held: vars(held).update(rounds=held.rounds + 1)),
     "one of the script's": (Counts, lambda held: vars(held).update(rounds=held.rounds + 1)),
     "generators": (lambda: [random.Random(3), torch.Generator(), numpy.random.RandomState(3)], lambda held: held[2].random_sample()),
@@ -430,6 +435,20 @@ def test_what_changes_and_is_not_kept_is_named_once(tmp_path, name):
     make, change = UNKEPT[name]
     (warning,) = warnings_of(tmp_path, Changing(make(), change), Samples())
     assert "Changing.held, which the loader's sampler has, changed and is not saved" in warning
+
+
+def test_a_long_look_is_made_again_later(monkeypatch):
+    from stallscope.data.resume import held, opaque
+
+    sampler = Changing(Counts(), None)
+    kept = held.Held(sampler, held.looks(sampler))
+    monkeypatch.setattr(opaque, "_SHORT_NS", -1)
+    monkeypatch.setattr(opaque, "_APART", 10**12)
+    assert kept.unkept() == []
+    sampler.held.rounds = 1
+    assert kept.unkept() == []
+    kept.before["held"]._again_ns = 0
+    assert kept.unkept() == kept.unkept() == ["held"]
 
 
 def test_a_count_in_the_class_itself_is_too(tmp_path):

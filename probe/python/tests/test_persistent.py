@@ -1,6 +1,9 @@
 """A job is taken up exactly where workers stay from epoch to epoch: torch draws their seed once, from the generator that the
 order of samples comes from."""
 
+import gc
+import weakref
+
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
@@ -102,3 +105,19 @@ class Nothing:
 
     def step(self):
         pass
+
+
+@pytest.mark.parametrize("signals", [(), ("SIGTERM",)], ids=["unwatched", "watched"])
+def test_workers_end_with_their_job(tmp_path, signals):
+    """Not when the collector comes to them, which is a wait of some seconds in the midst of whatever comes next."""
+    loader = torch.utils.data.DataLoader(range(8), batch_size=4, num_workers=1, persistent_workers=True)
+    reference = weakref.ref(loader)
+    gc.disable()
+    try:
+        with Checkpointer(tmp_path, loader=loader, signals=signals, every=10**6) as checkpointer:
+            for _ in loader:
+                checkpointer.step()
+        del loader, checkpointer
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -98,6 +98,31 @@ def test_an_epoch_whose_last_step_was_saved_counts_once(tmp_path):
     assert_goes_on(tmp_path, lambda: several([BATCHES]), zipped, [BATCHES, BATCHES + 2, 2 * BATCHES, 2 * BATCHES + 1])
 
 
+def endless(loader):
+    while True:
+        yield from loader
+
+
+@pytest.mark.parametrize("is_made_once", [True, False])
+def test_that_a_loop_may_begin_an_endless_one_anew_is_named(tmp_path, is_made_once):
+    def together(made):
+        def rows(loaders):
+            first, second = loaders
+            return zip(first, made.setdefault("once", endless(second)) if is_made_once else endless(second))
+
+        return rows
+
+    whole = train(tmp_path / "whole", several([BATCHES, 8]), together({}))
+    for stop in (BATCHES - 1, BATCHES):
+        got = train(tmp_path / str(stop), several([BATCHES, 8]), together({}), stop)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            got += train(tmp_path / str(stop), several([BATCHES, 8]), together({}), seed=2)
+        named = [str(one.message) for one in caught]
+        assert len(named) == (stop == BATCHES) and all("a loader goes on behind batch 5 of its pass" in one for one in named)
+        assert got == whole or not is_made_once and stop == BATCHES
+
+
 def warnings_of(folder, loader, rows):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

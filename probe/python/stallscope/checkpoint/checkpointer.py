@@ -12,12 +12,14 @@ import datetime
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from stallscope import _native
 from stallscope._hooks.knobs import raised_by_signal
 
 from . import finding, ledger, loaders, ranks, reading
+from .agreement import Agreement
 from .copying import Copying
 from .errors import CheckpointError
 from .exits import close_at_exit
@@ -125,8 +127,6 @@ class Checkpointer:
         self._trust = trust
         self._strict = strict
         self._ranks = ranks.of_this_job()
-        # Which know whether ranks make different numbers of steps.
-        self._joinable = [one for one in (*named.values(), *objects.values()) if hasattr(one, "_join_config")]
         self._has_tensors = sharded or self._ranks.rank == 0
         self._pid = os.getpid()
         self._step = 0
@@ -134,6 +134,7 @@ class Checkpointer:
         self._prepares = True
         self._closed = False
         self._telling = Telling(self.folder, trust)
+        self._agreement = Agreement(self._ranks, (*named.values(), *objects.values()), self._telling)
         self._idle = Idle(self._job.objects)
         self._in_flight: dict[str, Any] = {}
         # What cannot be saved raises now rather than in the midst of training, and on all ranks: none waits for one that failed.
@@ -146,10 +147,8 @@ class Checkpointer:
             self._telling.warn_of_unsaved(self._job.unsaved(tensors))
         other = self._ranks.from_first(self._other_job(encoded, tensors) if strict and self._ranks.rank == 0 else None)
         if other is not None:
-            raise CheckpointError(
-                f"{self.folder} has checkpoints of another job: {other}; name another folder, or move them away, or take "
-                f"what fits of them with strict=False"
-            )
+            way_out = "name another folder, or move them away, or take what fits of them with strict=False"
+            raise CheckpointError(f"{self.folder} has checkpoints of another job: {other}; {way_out}")
         ranks_here = self._ranks.rank, self._ranks.world_size
         keeping = self._keeping
         self._saver = _native.CheckpointSaver(
@@ -162,9 +161,8 @@ class Checkpointer:
         self._begins_anew = True
         # The checkpoint of which only a part was set, so that the state here is nobody's.
         self._half_restored = None
-        # Steps: of the last save, and at which the ranks look next whether to save.
+        # The step of the last save.
         self._begun_at = 0
-        self._look_at = 1
         close_at_exit(self)
 
     # The loop's side.
@@ -234,7 +232,8 @@ class Checkpointer:
         epoch, misfits = self._ranks.together(restoring.finish), restoring.misfits
         self._half_restored = None
         self._step = restoring.part.encoded["step"]
-        self._begun_at, self._look_at = self._step, self._step + 1
+        self._begun_at = self._step
+        self._agreement.restored(self._step)
         self._saved_name = found.name
         self._begins_anew = False
         if misfits:
@@ -390,26 +389,13 @@ class Checkpointer:
         return self._job.differs_from(latest, encoded, tensors)
 
     def _agreed(self, why):
-        """Why all ranks save now; None where they do not. Ranks ask each other only at steps on which all of them know."""
+        """Why all ranks save now; None where they do not."""
         terminated = self._termination.asked
-        if self._ranks.world_size == 1:
-            return _TERMINATED if terminated else why
-        if any(one._join_config.enable for one in self._joinable):
-            # None may wait for another, and the next look is as many steps ahead on all of them.
-            self._look_at += 1
-            self._telling.warn("within Join, where ranks make different numbers of steps, step() takes no checkpoint: call save() on all ranks behind it")
-            return None
-        if self._step < self._look_at:
-            return None
-        first = self._ranks.rank == 0
-        wanted = 2 if terminated else int(first and why is not None)
-        wanted, ahead = self._ranks.most([wanted, self._when.steps_ahead(self._step - self._begun_at) if first else 0])
-        self._look_at = self._step + max(1, ahead)
-        if not wanted:
-            return None
-        # The one that is due counts from here; the next look is soon after it.
-        self._look_at = self._step + 1
-        return _TERMINATED if wanted == 2 else why or "rank 0 decided it"
+        if self._ranks.world_size > 1:
+            ahead = partial(self._when.steps_ahead, self._step - self._begun_at)
+            saves, terminated = self._agreement.reached(self._step, why is not None, terminated, ahead)
+            why = (why or "rank 0 decided it") if saves else None
+        return _TERMINATED if terminated else why
 
     def _prepare(self):
         try:
@@ -459,15 +445,10 @@ class Checkpointer:
             self._copying.meet(self._job.take_apart(self._step, "", self._has_tensors)[1])
         self._copying.settle()
 
-    def _refuse_half_restored(self):
-        if self._half_restored is not None:
-            raise CheckpointError(
-                f"{self._half_restored} was restored in part only, so the state here is neither it nor what was here before: call restore() again, or "
-                "start this job anew"
-            )
-
     def _taken_apart(self, why):
-        self._refuse_half_restored()
+        if self._half_restored is not None:
+            way_out = "call restore() again, or start this job anew"
+            raise CheckpointError(f"{self._half_restored} was restored in part only, so the state here is neither it nor what was here before: {way_out}")
         # What one rank cannot take apart none saves: the others would wait for its part, or for its word. And a part that is of no whole would be found
         # out by who restores it.
         return self._ranks.together(lambda: self._job.take_apart(self._step, why, self._has_tensors), _shards if self._job.is_distributed else None)

@@ -63,6 +63,9 @@ class Loaders:
     def has_two_passes(self):
         return any(self._call("has_two_passes"))
 
+    def has_order_elsewhere(self):
+        return any(self._call("has_order_elsewhere"))
+
     def unkept(self):
         return list(dict.fromkeys(itertools.chain.from_iterable(self._call("unkept"))))
 

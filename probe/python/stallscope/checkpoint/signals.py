@@ -33,7 +33,7 @@ class Termination:
 
     def __init__(self, newest, names=("SIGTERM",)):
         """`newest()`: in words, what the job can go on from."""
-        self.newest = newest
+        self.newest = str
         self.asked = False
         self.pid = os.getpid()
         # Number -> whose it was, of those that are watched, and of those that were.
@@ -46,6 +46,7 @@ class Termination:
             return
         _look_after_forks()
         _watching.append(self)
+        self.newest = newest
         for number in numbers:
             previous = signal.getsignal(number)
             if previous is not None and previous is not signal.SIG_IGN:
@@ -53,6 +54,7 @@ class Termination:
                 signal.signal(number, self._came)
         if not self.previous:
             _watching.remove(self)
+            self.newest = str
 
     @property
     def name(self):
@@ -102,7 +104,8 @@ class Termination:
             self._timer.cancel()
         if self.previous and os.getpid() == self.pid and threading.current_thread() is threading.main_thread():
             self._give_back()
-            self.newest = str
+        # No cycle with the Checkpointer, which holds loaders: workers that stay would end when it is collected, a wait of some seconds wherever that is.
+        self.newest = str
 
     def _give_back(self):
         watched, self.previous = self.previous, {}

@@ -68,6 +68,12 @@ class Telling:
                 "that a resume trains with other batches: make a loader for each pass and give them as loader=[first, second]",
                 "several passes",
             )
+        elif hasattr(loader, "has_order_elsewhere") and loader.has_order_elsewhere():
+            self.warn(
+                "another iteration of the loader began within the epoch that trains, and with sampling= the draws go on from the newest, so that a resume "
+                "within this epoch trains with other batches: make another loader to look at batches with",
+                "another iteration",
+            )
         for name in loader.unkept() if hasattr(loader, "unkept") else ():
             self.warn(
                 f"{name}, which the loader's sampler has, changed and is not saved, as it is no plain data of the sampler's own: if the order of samples "

@@ -20,6 +20,8 @@ class Between:
         self.looks = []
         # As the last pass ended, and as the newest one began.
         self.before, self.after_begin = _random.capture(devices=False), None
+        # Whether one of them took up a position with nothing left to give, so that the loop's next round begins before others have taken up theirs.
+        self.round_over = False
 
     def begun(self):
         self.after_begin = _random.capture(devices=False)
@@ -52,6 +54,7 @@ class Between:
         return {"draws_known": within or bool(self.looks), "draws_first": bool(self.looks) and all(self.looks) and not within}
 
     def load(self, state):
+        self.round_over = False
         if state.get("draws_first"):
             self.looks.append(True)
 
@@ -71,7 +74,7 @@ class Begun:
 def look_at_drawn(resume, now):
     """Warns where the script, which was to draw again what it drew before the pass whose position `resume` is, has drawn something else, or where
     that may have been for a batch."""
-    began = resume["states"]["process"]
+    began = resume.get("began") or resume["states"]["process"]
     if _alike(resume["before"], now):
         return
     if not _alike(began, now):

@@ -18,7 +18,7 @@ from stallscope._keys import distinguishable
 
 from . import opaque
 
-_SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_SCALARS = opaque.SCALARS
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 # Larger and deeper containers are not looked at, which would take a second; arrays and tensors of any size are.
 _MOST_ELEMENTS, _DEEPEST = 2_000_000, 32
@@ -148,15 +148,15 @@ def _root(kind):
 
 
 class _Copy:
-    """Lists of numbers and texts, and lists of lists, copied: to compare the same numbers again is to compare where they are, which takes some
+    """Lists of numbers and texts, and lists and dicts of lists, copied: to compare the same numbers again is to compare where they are, which takes some
     milliseconds for a million."""
 
     def __init__(self, value):
-        self.value = _copied(value)
+        self.kind, self.value = type(value), _copied(_in_order(value))
 
     def is_of(self, value):
         try:
-            return type(value) is type(self.value) and bool(value == self.value)
+            return type(value) is self.kind and bool(_in_order(value) == self.value)
         except Exception:
             # Of elements that cannot be compared, which these were not.
             return False
@@ -178,7 +178,7 @@ def look(value):
         try:
             return _Copy(value)
         except TypeError:
-            # Batches as ranges or arrays, say, and dicts.
+            # Batches as ranges or arrays, say, and dicts within.
             pass
     digest = _digest(value)
     return None if digest is None else _Digest(digest)
@@ -210,13 +210,17 @@ def _of_container(value):
         return None if None in parts or kind in (set, frozenset) else (kind.__name__, zlib.crc32(repr(parts).encode()))
 
 
+def _in_order(value):
+    """Two dicts are equal in another order, too."""
+    return [list(value), list(value.values())] if type(value) is dict else value
+
+
 def _copied(value):
     """TypeError where it has what is neither a list, tuple or set nor a number or text."""
     kind = type(value)
     if kind in _SCALARS:
         return value
     if kind not in _CONTAINERS or kind is dict:
-        # Two dicts are equal in another order, too.
         raise TypeError
     return kind(value) if _SCALARS.issuperset(map(type, value)) else kind(map(_copied, value))
 

@@ -61,6 +61,8 @@ class Pass:
         self.between = self.begun = None
         # The generators before the loop drew from them and began this pass, None where it did not draw; whether it drew behind that, before it asked.
         self.before, self.draws_within = None, False
+        # The generators before we drew the seed of an order of ours; None with torch's.
+        self.began = None
         # Batches that the sampler was asked for, with those that were skipped and with the end.
         self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
@@ -219,6 +221,7 @@ class Handing:
         self.inner = inner
         self.current = current
         self.ended = False
+        self.took_up = took_up
         if took_up:
             _taken_up.add(self)
 
@@ -257,6 +260,7 @@ class Handing:
         self.ended = self.current.end.reached = True
         if self.current.between is not None:
             self.current.between.ended()
+            self.current.between.round_over |= self.took_up and not self.current.end.gave
         if self.current.hears_steps:
             # zip() ends with the first that has no more, and leaves the others before their ends.
             for other in list(_taken_up):

@@ -8,6 +8,7 @@ import itertools
 import marshal
 import random
 import sys
+import time
 import types
 import zlib
 
@@ -20,21 +21,41 @@ from stallscope._hooks.outline import is_scripts
 # To look takes some milliseconds: of more objects, or more numbers and texts in one container, nothing is seen.
 _MOST, _MOST_NUMBERS, _DEEPEST = 4_000, 200_000, 6
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
+# Those without attributes.
+_BARE = frozenset((collections.deque, collections.defaultdict, collections.Counter, collections.OrderedDict))
+SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _ITERATORS: tuple = (type(iter([])), type(iter(())), type(iter(range(0))))
 
 
-class Seen:
-    """Of a value, what was seen of it; `content` is None where nothing was."""
+# Each save looks: a look that takes the thread longer than this is made again when so many times as long has passed.
+_SHORT_NS, _APART = 500_000, 1_000
 
-    def __init__(self, kind, content):
-        self.kind, self.content = kind, content
+
+class Seen:
+    """Of a value, what was seen of it; `content` is None where nothing was. `scalars`: what it holds, where that is numbers and texts alone."""
+
+    def __init__(self, kind, content, scalars=None):
+        self.kind, self.content, self.scalars = kind, content, scalars
+        self._changed, self._again_ns = False, 0
 
     def is_of(self, value):
         """Whether it is one of the same kind."""
         return self.kind == _name(type(value))
 
     def has_changed(self, value, digest, within):
-        return self.content is not None and self.is_of(value) and seen(value, digest, within).content not in (self.content, None)
+        if self.content is None or not self.is_of(value):
+            return False
+        if self.scalars is not None and _in_order(value) == self.scalars:
+            # Which are the same objects mostly, so that this takes a tenth of the time.
+            return False
+        if time.monotonic_ns() < self._again_ns:
+            return self._changed
+        # Not by the clock: a busy machine is no reason to look less often.
+        began_ns = time.thread_time_ns()
+        self._changed = seen(value, digest, within).content not in (self.content, None)
+        took_ns = time.thread_time_ns() - began_ns
+        self._again_ns = time.monotonic_ns() + took_ns * _APART if took_ns > _SHORT_NS else 0
+        return self._changed
 
 
 def seen(value, digest, within):
@@ -48,7 +69,22 @@ def seen(value, digest, within):
             raise
         # Too much, or an object whose own code raises.
         content = None
-    return Seen(_name(type(value)), zlib.crc32(repr(content).encode()) if look.sees and content is not None else None)
+    if content is None or not look.sees:
+        return Seen(_name(type(value)), None)
+    return Seen(_name(type(value)), zlib.crc32(repr(content).encode()), _scalars(value))
+
+
+def _scalars(value):
+    """What a container holds, in a list, where that is immutable and all that can be seen of it; else None. To keep anything else would keep
+    objects of the script's alive."""
+    if type(value) not in _BARE:
+        return None
+    elements = _in_order(value)
+    return elements if SCALARS.issuperset(map(type, elements)) else None
+
+
+def _in_order(container):
+    return [*dict.keys(container), *dict.values(container)] if issubclass(type(container), dict) else list(container)
 
 
 class _TooMuchError(Exception):
@@ -99,7 +135,7 @@ class _Look:
         return [self._elements(value, kind, depth), held] if is_container else held
 
     def _elements(self, value, kind, depth):
-        elements = [*dict.keys(value), *dict.values(value)] if issubclass(kind, dict) else list(value)
+        elements = _in_order(value)
         if _MOST < len(elements) <= _MOST_NUMBERS:
             try:
                 # Of an older version: newer ones tell how often an object is referred to, too.

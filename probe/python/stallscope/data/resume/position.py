@@ -54,7 +54,15 @@ class Positioned(Trained):
     def _next_pass(self):
         if self._trained_end is not None and self._trains() is None:
             self._left_at = None if self._trained_end.reached else self._trained_end.batches
-        resume, self._resume = self._resume or self._again(), None
+        again = None if self._resume is not None else self._again()
+        if self._resume is not None and self._between is not None and self._between.round_over:
+            _notices.warn(
+                f"stallscope: a loader goes on behind batch {self._resume['batches']} of its pass, as the checkpoint is of the last step of an epoch of the loader "
+                "beside it: if the loop begins it anew with each such epoch, as in zip(first, endless(second)), these are other batches; make endless(second) once, "
+                "before the loop",
+                4,
+            )
+        resume, self._resume = self._resume or again, None
         self._taken_up = None
         if self._begun_first is not None and resume is None:
             process, taken = self._begun_first
@@ -64,11 +72,12 @@ class Positioned(Trained):
         generators = self._generators()
         if resume is None:
             # Which draws its seed once, before the pass that a position goes back to.
+            began = _random.capture(devices=False) if self._order is not None else None
             course = self._next_course() if self._order is not None else None
             beginning = Pass(self._epochs, self._begun, generators, generators.states())
-            beginning.course = course
+            beginning.course, beginning.began = course, began
             if self._between is not None:
-                beginning.before = self._between.drawn_before(beginning.states["process"])
+                beginning.before = self._between.drawn_before(began or beginning.states["process"])
             if self._had_workers:
                 self._without_seed(beginning)
             return self._begin(beginning)
@@ -77,13 +86,15 @@ class Positioned(Trained):
         nth = resume.get("nth", resume["epoch"])
         beginning = Pass(resume["epoch"], nth, generators, resume["states"], resume["batches"], resume["digest"])
         # Checkpoints of before have none; there the order is drawn as the pass begins.
-        beginning.order_from, beginning.before = resume.get("order_states"), resume.get("before")
+        beginning.order_from, beginning.before, beginning.began = resume.get("order_states"), resume.get("before"), resume.get("began")
         if resume.pop("draws_again", False):
             look_at_drawn(resume, now)
         if self._hears_steps:
             self._taken_up = resume, beginning.end
         if self._order is not None:
-            # Knows by itself where it is.
+            # Knows by itself where it is, unless a look at what follows has used that up.
+            if again:
+                self._order.load(resume["sampling"])
             beginning.course, beginning.skip, beginning.batches = self._order.begin_again(), 0, resume["batches"]
         generators.set(beginning.states)
         if resume["workers_kept"]:
@@ -281,6 +292,7 @@ class Positioned(Trained):
             "states": current.states,
             "order_states": current.order_states,
             "before": current.before,
+            "began": current.began,
             "asked": current.asked,
             "held": current.generators.scalars(current.states),
             "shared": current.generators.shared_states(),

@@ -42,8 +42,8 @@ class Trained(torch.utils.data.DataLoader):
     def hear_steps(self, between=None):
         """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
         epochs are passes that trained. Other passes are looks: `next(iter(loader))`, a pass to calibrate with. (Where we draw
-        the order ourselves each pass is an epoch, as it uses draws up.)"""
-        if self._order is not None or self._hears_steps:
+        the order ourselves they use draws up.)"""
+        if self._hears_steps:
             return
         self._hears_steps = True
         # Of loaders that one loop iterates, one.
@@ -105,6 +105,12 @@ class Trained(torch.utils.data.DataLoader):
     def has_two_passes(self):
         """Whether a step is trained with batches of several passes: a position is that of one. (A look gives none for two steps one after the other.)"""
         return self._has_two_passes
+
+    def has_order_elsewhere(self):
+        """Whether another pass has begun within the one that trains, where we draw the order ourselves: draws go on from the newest one, and what is
+        left of the other is part of no position."""
+        trains = self._trains()
+        return trains is not None and not trains.ended and trains.current.course is not None and trains.current.course.kept is not None
 
     def _look_at_passes(self, ahead, given):
         is_used = given or ahead or any(not one.ended for one in self._under_way())
