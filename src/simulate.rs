@@ -1,10 +1,10 @@
 use crate::terminal;
 use crate::working::Working;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use rustix::fs::{FileType, Mode, OFlags};
 use stallscope_cache::{
-    DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
+    Caching, DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
 use stallscope_reports::{target::Place, write_whole};
 use stallscope_units::parse_share;
@@ -16,8 +16,9 @@ use std::process::ExitCode;
 
 /// Simulate the hit rate of a cache, by sampler, policy and size.
 ///
-/// Hits count the sample that was asked for; reads are bytes read per byte of the data set and epoch, once the cache is
-/// full. Synthetic jobs have synthetic losses: the effect of a sampler on accuracy is not simulated.
+/// Hits count the sample that was asked for. Bytes are read per byte of the data set and epoch, requests made per sample of
+/// it and epoch, once the cache is full. Synthetic jobs have synthetic losses: the effect of a sampler on accuracy is not
+/// simulated.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
@@ -57,7 +58,9 @@ Samplings: plain (each sample once an epoch), importance (with replacement, weig
 SHADE's, corrected; iis-published and shade-published as their authors have them), reuse and reuse3 (each sample that
 was read is used two or three times while it is in memory).
 With --substitute a sample that is not kept is given another of its class that is, up to that share of the draws.
-Policies: lru, minio (what came first stays), shade, icache, min (who is used again last goes first).
+Policies: lru, minio (what came first stays), shade, icache (its H-cache alone), icache-packed (and its L-cache, corrected:
+samples of low importance that were read are written to packages in the order of their next draws, each read by one
+request; icache-packed-published as its authors have it), min (who is used again last goes first).
 Each sampling, policy and size is a run of its own, of about 3 s for a million uses (samples times epochs); memory is about
 100 bytes a sample, and 24 bytes a use of a trace.
 
@@ -65,6 +68,7 @@ Examples:
   stallscope simulate
   stallscope simulate --sampling plain,importance,reuse --policy min --cache 5%,20%,50%
   stallscope simulate --sampling importance --policy min --substitute 10%
+  stallscope simulate --sampling iis,importance,reuse --policy icache-packed,min
   stallscope simulate trace.csv --format svg -o hits.svg";
 
 /// Batch of the made-up job, and bytes of its samples: only SHADE's ranks depend on the one, nothing on the other.
@@ -96,6 +100,8 @@ enum Policy {
     Minio,
     Shade,
     Icache,
+    IcachePacked,
+    IcachePackedPublished,
     Min,
 }
 
@@ -124,13 +130,15 @@ impl Sampling {
 }
 
 impl Policy {
-    fn kind(self) -> PolicyKind {
+    fn caching(self) -> Caching {
         match self {
-            Policy::Lru => PolicyKind::Lru,
-            Policy::Minio => PolicyKind::MinIo,
-            Policy::Shade => PolicyKind::Shade,
-            Policy::Icache => PolicyKind::Icache,
-            Policy::Min => PolicyKind::Min,
+            Policy::Lru => Caching::Policy(PolicyKind::Lru),
+            Policy::Minio => Caching::Policy(PolicyKind::MinIo),
+            Policy::Shade => Caching::Policy(PolicyKind::Shade),
+            Policy::Icache => Caching::Policy(PolicyKind::Icache),
+            Policy::IcachePacked => Caching::Packed(Selection::Corrected),
+            Policy::IcachePackedPublished => Caching::Packed(Selection::AsPublished),
+            Policy::Min => Caching::Policy(PolicyKind::Min),
         }
     }
 }
@@ -151,7 +159,7 @@ pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
         Some(path) => {
             let file = open(path).with_context(|| format!("cannot open {}", path.display()))?;
             let trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
-            of_trace(verb, &trace)
+            of_trace(verb, &trace)?
         }
         None => of_made_up(verb),
     };
@@ -190,12 +198,12 @@ fn of_made_up(verb: &Simulate) -> Sweep {
                 for share in &verb.cache {
                     let kind = sampling.kind(*share);
                     let cache_bytes = (share * dataset_bytes as f64) as u64;
-                    let (figures, _) = train(&job, kind, policy.kind(), cache_bytes, false);
+                    let (figures, _) = train(&job, kind, policy.caching(), cache_bytes, false);
                     let name = match substitute > 0.0 {
                         true => format!("{} + substitution {}", kind.name(), percent(substitute)),
                         false => kind.name(),
                     };
-                    points.push(point(name, *policy, *share, &figures));
+                    points.push(point(name, policy.caching(), *share, &figures));
                 }
             }
         }
@@ -234,23 +242,27 @@ fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn of_trace(verb: &Simulate, trace: &Trace) -> Sweep {
+fn of_trace(verb: &Simulate, trace: &Trace) -> Result<Sweep> {
     let (samples, dataset_bytes) = (trace.samples(), trace.dataset_bytes());
     let mut points = Vec::new();
     for policy in &verb.policy {
+        let caching = policy.caching();
+        let Caching::Policy(kind) = caching else {
+            bail!("{} is for a synthetic job; leave out the trace or that policy", caching.name());
+        };
         for share in &verb.cache {
-            let figures = replay(trace, policy.kind(), (share * dataset_bytes as f64) as u64);
-            points.push(point("trace".into(), *policy, *share, &figures));
+            let figures = replay(trace, kind, (share * dataset_bytes as f64) as u64);
+            points.push(point("trace".into(), caching, *share, &figures));
         }
     }
-    Sweep { samples, dataset_bytes, points }
+    Ok(Sweep { samples, dataset_bytes, points })
 }
 
-fn point(draws: String, policy: Policy, cache_share: f64, figures: &Figures) -> Point {
+fn point(draws: String, caching: Caching, cache_share: f64, figures: &Figures) -> Point {
     let first = figures.epochs.len() / 2;
     Point {
         draws,
-        policy: policy.kind().name(),
+        policy: caching.name(),
         cache_share,
         later: figures.since(first),
         later_epochs: figures.epochs.len() - first,

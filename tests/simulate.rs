@@ -37,6 +37,27 @@ fn substitution_has_lines_of_its_own_where_the_loader_offers_it() {
 }
 
 #[test]
+fn packages_save_requests_of_a_made_up_job_and_are_none_of_a_trace() {
+    let sandbox = Sandbox::new("simulate-packages");
+    let words = ["simulate", "--samples", "4000", "--sampling", "iis", "--cache", "20%", "--format", "csv"];
+    let done =
+        sandbox.run(&[&words[..], &["--policy", "icache,icache-packed,icache-packed-published"]].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let rows = text(&done.stdout);
+    let requests = |policy: &str| -> u64 {
+        let row = rows.lines().find(|row| row.starts_with(&format!("iis,{policy},"))).unwrap();
+        row.split(',').nth(13).unwrap().parse().unwrap()
+    };
+    assert_eq!(rows.lines().next().unwrap().split(',').nth(13), Some("requests"));
+    assert!(requests("icache-packed") < requests("icache"), "{rows}");
+    assert!(requests("icache") < requests("icache-packed-published"), "{rows}");
+    std::fs::write(sandbox.path("uses.csv"), "epoch,id,bytes,score\n0,1,1000,1\n").unwrap();
+    let refused = sandbox.run(&["simulate", "uses.csv", "--policy", "icache-packed"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("is for a synthetic job"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn a_recorded_trace_is_replayed_and_drawn() {
     let sandbox = Sandbox::new("simulate-trace");
     let uses: String = (0..3)

@@ -6,6 +6,7 @@
 
 mod draws;
 mod ghost;
+mod lcache;
 mod planner;
 mod policy;
 pub mod pool;
@@ -19,7 +20,7 @@ pub use draws::{Draw, DrawKind, Draws, Selection, World};
 pub use ghost::{CurvePoint, Ghost, Tracked};
 pub use planner::{LateUse, Planned, Planner};
 pub use policy::{Policy, PolicyKind, Use};
-pub use simulate::{EpochFigures, Figures, Generated, replay, train};
+pub use simulate::{Caching, EpochFigures, Figures, Generated, replay, train};
 pub use substitute::Substitutes;
 pub use sweep::{Point, Sweep, percent};
 pub use trace::{Error, Trace, TraceUse};

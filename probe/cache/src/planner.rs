@@ -149,6 +149,18 @@ impl Planner {
         self.coming.iter().skip(first).take(count).map(|coming| coming.draw.id).collect()
     }
 
+    /// The samples of all draws from `place` on that are planned of its epoch.
+    pub fn rest_of_epoch(&self, place: u64) -> Vec<u32> {
+        let mut ids = Vec::new();
+        for planned in (place..).map_while(|place| self.at(place)) {
+            ids.push(planned.draw.id);
+            if planned.ends_epoch {
+                break;
+            }
+        }
+        ids
+    }
+
     fn at(&self, place: u64) -> Option<Planned> {
         let coming = self.coming.get(usize::try_from(place.checked_sub(self.first)?).ok()?)?;
         let chunk = self.ends.iter().position(|end| *end == place + 1);

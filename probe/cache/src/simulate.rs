@@ -1,7 +1,8 @@
 //! Policies and samplers without data: what would be read, and how often.
 
-use crate::draws::DrawKind;
-use crate::planner::Planner;
+use crate::draws::{DrawKind, Selection};
+use crate::lcache::{Fetched, LCache};
+use crate::planner::{Planned, Planner};
 use crate::policy::{Policy, PolicyKind, Use};
 use crate::random::Random;
 use crate::substitute::Substitutes;
@@ -13,16 +14,22 @@ use std::collections::{HashMap, HashSet};
 pub struct EpochFigures {
     pub uses: u64,
     pub hits: u64,
-    /// Uses that were given another sample, which was kept; no hits.
+    /// Uses that were given another sample; no hits.
     pub substitutions: u64,
+    /// Of storage: a sample by itself or a package of many.
+    pub requests: u64,
     /// Bytes that had to be read.
     pub read_bytes: u64,
+    /// Packages that were written.
+    pub writes: u64,
+    pub written_bytes: u64,
     pub evictions: u64,
     /// Samples that were used at all.
     pub unique: u64,
 }
 
 impl EpochFigures {
+    /// Uses whose own sample was read.
     pub fn reads(&self) -> u64 {
         self.uses - self.hits - self.substitutions
     }
@@ -46,7 +53,10 @@ impl Figures {
             sum.uses += epoch.uses;
             sum.hits += epoch.hits;
             sum.substitutions += epoch.substitutions;
+            sum.requests += epoch.requests;
             sum.read_bytes += epoch.read_bytes;
+            sum.writes += epoch.writes;
+            sum.written_bytes += epoch.written_bytes;
             sum.evictions += epoch.evictions;
             sum.unique += epoch.unique;
         }
@@ -69,7 +79,31 @@ pub struct Generated {
 
 const CLASSES: u32 = 10;
 
-/// Runs a made-up job with this sampler and policy, the sampler hearing of losses and of what is kept. Gives the figures
+/// What has the cache's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    Policy(PolicyKind),
+    /// iCACHE's H-cache and, for samples of low importance, its L-cache.
+    Packed(Selection),
+}
+
+impl Caching {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Caching::Policy(kind) => kind.name(),
+            Caching::Packed(Selection::AsPublished) => "icache-packed-published",
+            Caching::Packed(Selection::Corrected) => "icache-packed",
+        }
+    }
+}
+
+impl From<PolicyKind> for Caching {
+    fn from(kind: PolicyKind) -> Caching {
+        Caching::Policy(kind)
+    }
+}
+
+/// Runs a made-up job with this sampler and cache, the sampler hearing of losses and of what is kept. Gives the figures
 /// and, where asked for, what was used.
 ///
 /// Losses are log-normal by sample, fall with the square root of the uses so far, and vary by a fifth from use to use.
@@ -77,7 +111,7 @@ const CLASSES: u32 = 10;
 pub fn train(
     job: &Generated,
     draws: DrawKind,
-    policy: PolicyKind,
+    caching: impl Into<Caching>,
     cache_bytes: u64,
     record: bool,
 ) -> (Figures, Trace) {
@@ -85,30 +119,15 @@ pub fn train(
     let hardness: Vec<f64> = (0..job.samples).map(|_| (random.normal() * 0.8).exp()).collect();
     let mut uses = vec![0u32; job.samples as usize];
     let mut planner = Planner::new(draws, job.samples, job.seed);
-    let mut cache = Counted::new(policy.make(cache_bytes));
-    let mut substitutes = (job.substitute > 0.0).then(|| {
-        let classes = (0..job.samples).map(|id| id % CLASSES).collect();
-        Substitutes::new(classes, job.substitute, job.seed, 0, 1)
-    });
+    let mut cache = Counted::of_job(job, caching.into(), cache_bytes);
     let mut trace = Trace::default();
     let (mut ids, mut losses, mut place) = (Vec::new(), Vec::new(), 0);
     for epoch in 0..job.epochs {
+        let mut planned = planner.next(cache.policy.as_mut());
+        cache.begin_epoch(&planner, &planned, &uses);
         loop {
-            let planned = planner.next(cache.policy.as_mut());
-            let other = substitutes.as_mut().and_then(|substitutes| {
-                let is_kept = |id| cache.policy.contains(id);
-                let given = substitutes.batch(planned.at, &[planned.draw.id], 0..1, planned.at, &is_kept);
-                substitutes.handed_over(planned.at + 1);
-                given.first().map(|(_, other)| *other)
-            });
-            let id = other.unwrap_or(planned.draw.id);
-            match other {
-                Some(other) => cache.use_other(other),
-                None => {
-                    let (at, next_at) = (planned.at, planned.next_at);
-                    cache.use_one(&Use { id, bytes: job.sample_bytes, at, next_at });
-                }
-            }
+            let (at, next_at) = (planned.at, planned.next_at);
+            let id = cache.use_one(&Use { id: planned.draw.id, bytes: job.sample_bytes, at, next_at });
             let times = &mut uses[id as usize];
             let loss = hardness[id as usize] / f64::from(1 + *times).sqrt() * (0.2 * random.normal()).exp();
             *times += 1;
@@ -127,14 +146,12 @@ pub fn train(
                 losses.clear();
             }
             if planned.ends_epoch {
-                if let Some(substitutes) = &mut substitutes {
-                    substitutes.begin(planned.at + 1);
-                }
+                cache.end_epoch(planned.at);
                 break;
             }
+            planned = planner.next(cache.policy.as_mut());
         }
         place = 0;
-        cache.end_epoch();
     }
     (cache.figures, trace)
 }
@@ -150,20 +167,22 @@ pub fn replay(trace: &Trace, policy: PolicyKind, cache_bytes: u64) -> Figures {
     let mut epoch = trace.uses.first().map_or(0, |used| used.epoch);
     for (at, used) in trace.uses.iter().enumerate() {
         if used.epoch != epoch {
-            cache.end_epoch();
+            cache.end_epoch(at as u64 - 1);
             epoch = used.epoch;
         }
         cache.use_one(&Use { id: used.id, bytes: used.bytes, at: at as u64, next_at: next_at[at] });
         cache.policy.scored(used.id, f64::from(used.score));
     }
-    cache.end_epoch();
+    cache.end_epoch(trace.uses.len() as u64);
     cache.figures
 }
 
-/// A policy, and what it comes to.
+/// A cache, and what it comes to.
 #[derive(Debug)]
 struct Counted {
     policy: Box<dyn Policy>,
+    lcache: Option<LCache>,
+    substitutes: Option<Substitutes>,
     figures: Figures,
     now: EpochFigures,
     seen: HashSet<u32>,
@@ -174,6 +193,8 @@ impl Counted {
     fn new(policy: Box<dyn Policy>) -> Counted {
         Counted {
             policy,
+            lcache: None,
+            substitutes: None,
             figures: Figures::default(),
             now: EpochFigures::default(),
             seen: HashSet::new(),
@@ -181,32 +202,92 @@ impl Counted {
         }
     }
 
-    fn use_one(&mut self, used: &Use) {
+    fn of_job(job: &Generated, caching: Caching, cache_bytes: u64) -> Counted {
+        let (kind, lcache) = match caching {
+            Caching::Policy(kind) => (kind, None),
+            Caching::Packed(selection) => {
+                (PolicyKind::Icache, Some(LCache::new(selection, cache_bytes, job.samples, job.seed)))
+            }
+        };
+        let rest = cache_bytes - lcache.as_ref().map_or(0, LCache::bytes);
+        let substitutes = (job.substitute > 0.0).then(|| {
+            let classes = (0..job.samples).map(|id| id % CLASSES).collect();
+            Substitutes::new(classes, job.substitute, job.seed, 0, 1)
+        });
+        Counted { lcache, substitutes, ..Counted::new(kind.make(rest)) }
+    }
+
+    /// An epoch begins with the draw that is `first`.
+    fn begin_epoch(&mut self, planner: &Planner, first: &Planned, uses: &[u32]) {
+        let Some(lcache) = &mut self.lcache else { return };
+        let mut draws = vec![first.draw.id];
+        if !first.ends_epoch {
+            draws.extend(planner.rest_of_epoch(first.at + 1));
+        }
+        let is_known = |id: u32| uses.get(id as usize).is_some_and(|uses| *uses > 0);
+        lcache.begin(&draws, &|id| planner.score(id).filter(|_| is_known(id)));
+    }
+
+    /// Gives the sample that is trained on.
+    fn use_one(&mut self, used: &Use) -> u32 {
         self.now.uses += 1;
-        self.seen.insert(used.id);
-        if self.policy.contains(used.id) {
+        let id = match self.other(used) {
+            // The policy, which goes by what is drawn, does not hear of it.
+            Some(other) => other,
+            None => self.fetch(used),
+        };
+        self.now.substitutions += u64::from(id != used.id);
+        self.seen.insert(id);
+        id
+    }
+
+    /// A kept sample that is given for the one that was drawn.
+    fn other(&mut self, used: &Use) -> Option<u32> {
+        let substitutes = self.substitutes.as_mut()?;
+        let is_kept = |id: u32| match &self.lcache {
+            None => self.policy.contains(id),
+            Some(lcache) if id == used.id => !lcache.may_be_replaced(id, self.policy.contains(id)),
+            Some(lcache) => lcache.may_be_given(id),
+        };
+        let given = substitutes.batch(used.at, &[used.id], 0..1, used.at, &is_kept);
+        substitutes.handed_over(used.at + 1);
+        given.first().map(|(_, other)| *other)
+    }
+
+    /// The sample that was drawn, or what an L-cache has in its place.
+    fn fetch(&mut self, used: &Use) -> u32 {
+        let is_kept = self.policy.contains(used.id);
+        let fetched = match &mut self.lcache {
+            Some(lcache) => lcache.fetch(used, is_kept),
+            None => (!is_kept).then(|| Fetched::alone(used)),
+        };
+        let Some(fetched) = fetched else {
             self.now.hits += 1;
             self.policy.hit(used);
-        } else {
-            self.now.read_bytes += u64::from(used.bytes);
+            return used.id;
+        };
+        self.now.requests += fetched.requests;
+        self.now.read_bytes += fetched.bytes;
+        if !self.lcache.as_ref().is_some_and(|lcache| lcache.is_low(used.id)) {
             self.policy.miss(used, &mut self.evicted);
             self.now.evictions += self.evicted.len() as u64;
             self.evicted.clear();
         }
+        fetched.id
     }
 
-    /// A kept sample is given for another. The policy, which goes by what is drawn, does not hear of it.
-    fn use_other(&mut self, id: u32) {
-        self.now.uses += 1;
-        self.now.substitutions += 1;
-        self.seen.insert(id);
-    }
-
-    fn end_epoch(&mut self) {
+    /// The epoch is over, the last of whose uses was `at`.
+    fn end_epoch(&mut self, at: u64) {
+        let written = self.lcache.as_mut().map(|lcache| lcache.end(at)).unwrap_or_default();
+        self.now.writes = written.len() as u64;
+        self.now.written_bytes = written.iter().sum();
         self.now.unique = self.seen.len() as u64;
         self.seen.clear();
         self.figures.epochs.push(std::mem::take(&mut self.now));
         self.policy.epoch();
+        if let Some(substitutes) = &mut self.substitutes {
+            substitutes.begin(at + 1);
+        }
     }
 }
 

@@ -41,21 +41,22 @@ const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 
 impl Sweep {
-    /// Hit ratios by line and size, beside the bytes read for each byte of the data set and epoch.
+    /// Hit ratios by line and size, beside what an epoch reads: bytes for each byte of the data set, and requests for each of
+    /// its samples.
     pub fn table(&self) -> String {
         let width = self.lines().iter().map(|(draws, policy)| draws.len() + policy.len() + 3).max();
-        let width = width.unwrap_or(0).max(16);
-        let mut text = format!("{:<width$}", "HITS (READS)");
+        let width = width.unwrap_or(0).max(22);
+        let mut text = format!("{:<width$}", "HITS (BYTES, REQUESTS)");
         for share in self.shares() {
-            let _ = write!(text, "  {:>14}", format!("cache {}", percent(share)));
+            let _ = write!(text, "  {:>18}", format!("cache {}", percent(share)));
         }
         text.push('\n');
         for (draws, policy) in self.lines() {
             let _ = write!(text, "{:<width$}", format!("{draws} · {policy}"));
             for point in self.line(&draws, policy) {
-                let reads = self.reads(point);
-                let _ =
-                    write!(text, "  {:>14}", format!("{} ({reads:.2})", percent(point.later.hit_ratio())));
+                let (hits, bytes, requests) =
+                    (percent(point.later.hit_ratio()), self.reads(point), self.requests(point));
+                let _ = write!(text, "  {:>18}", format!("{hits} ({bytes:.2}, {requests:.2})"));
             }
             text.push('\n');
         }
@@ -65,13 +66,13 @@ impl Sweep {
     /// A line each point.
     pub fn csv(&self) -> String {
         let mut text = String::from(
-            "sampling,policy,cache_share,hit_ratio,bound,uses,hits,later_epochs,later_read_bytes,evictions,unique,read_bytes,substitutions\n",
+            "sampling,policy,cache_share,hit_ratio,bound,uses,hits,later_epochs,later_read_bytes,evictions,unique,read_bytes,substitutions,requests,writes,written_bytes\n",
         );
         for point in &self.points {
             let later = &point.later;
             let _ = writeln!(
                 text,
-                "{},{},{},{:.6},{:.6},{},{},{},{},{},{},{},{}",
+                "{},{},{},{:.6},{:.6},{},{},{},{},{},{},{},{},{},{},{}",
                 point.draws,
                 point.policy,
                 point.cache_share,
@@ -85,6 +86,9 @@ impl Sweep {
                 later.unique,
                 point.read_bytes,
                 later.substitutions,
+                later.requests,
+                later.writes,
+                later.written_bytes,
             );
         }
         text
@@ -165,6 +169,11 @@ impl Sweep {
         point.later.read_bytes as f64 / epochs / self.dataset_bytes.max(1) as f64
     }
 
+    /// Read requests of a later epoch, for each sample there is.
+    pub fn requests(&self, point: &Point) -> f64 {
+        point.later.requests as f64 / point.later_epochs.max(1) as f64 / self.samples.max(1) as f64
+    }
+
     fn lines(&self) -> Vec<(String, &'static str)> {
         let mut lines: Vec<(String, &'static str)> = Vec::new();
         for point in &self.points {
@@ -207,7 +216,10 @@ mod tests {
                 uses: 1000,
                 hits,
                 substitutions: 0,
+                requests: 1000 - hits,
                 read_bytes: 10 * (1000 - hits),
+                writes: 0,
+                written_bytes: 0,
                 evictions: 3,
                 unique: 500,
             },
@@ -231,9 +243,9 @@ mod tests {
         let table = sweep().table();
         assert_eq!(
             table,
-            "HITS (READS)           cache 10%       cache 20%\n\
-             plain · lru          0.4% (1.00)     2.1% (0.98)\n\
-             plain · minio         10% (0.90)      20% (0.80)\n"
+            "HITS (BYTES, REQUESTS)           cache 10%           cache 20%\n\
+             plain · lru              0.4% (1.00, 1.00)   2.1% (0.98, 0.98)\n\
+             plain · minio             10% (0.90, 0.90)    20% (0.80, 0.80)\n"
         );
     }
 
@@ -241,7 +253,9 @@ mod tests {
     fn csv_and_picture_hold_every_point() {
         let sweep = sweep();
         assert_eq!(sweep.csv().lines().count(), 5);
-        assert!(sweep.csv().contains("plain,minio,0.2,0.200000,0.200000,1000,200,2,8000,3,500,20000,0"));
+        assert!(
+            sweep.csv().contains("plain,minio,0.2,0.200000,0.200000,1000,200,2,8000,3,500,20000,0,800,0,0")
+        );
         let svg = sweep.svg();
         assert_eq!(svg.matches("stroke-width=\"2\" stroke-dasharray=\"none\"/><path").count(), 2);
         assert!(svg.contains("plain · minio</text>"));

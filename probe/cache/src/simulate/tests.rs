@@ -104,3 +104,60 @@ fn in_the_first_epoch_there_is_nothing_that_was_not_used() {
     assert_eq!(figures.epochs[0].substitutions, 0);
     assert!(figures.epochs[1].substitutions > 0);
 }
+
+const IIS: DrawKind = DrawKind::Iis(Selection::Corrected);
+const IIS_PUBLISHED: DrawKind = DrawKind::Iis(Selection::AsPublished);
+const CACHE_BYTES: u64 = 80_000;
+
+/// Each package that was written is read whole and once in the next epoch, and saves as many requests as it has samples
+/// beyond the first.
+#[test]
+fn packages_save_requests_and_no_bytes() {
+    for draws in [IIS, DrawKind::Importance, DrawKind::Plain] {
+        let (figures, _) = train(&JOB, draws, Caching::Packed(Selection::Corrected), CACHE_BYTES, false);
+        let mut saved = 0;
+        for epoch in &figures.epochs {
+            assert_eq!(epoch.substitutions, 0);
+            assert_eq!(epoch.read_bytes, epoch.reads() * u64::from(JOB.sample_bytes));
+            assert_eq!(epoch.requests, epoch.reads() - saved, "{draws:?}");
+            saved = epoch.written_bytes / u64::from(JOB.sample_bytes) - epoch.writes;
+        }
+        assert_eq!(saved > 0, draws != DrawKind::Plain, "plain draws have no scores to label by");
+    }
+}
+
+/// iCACHE as its authors count it has more hits than there can be. They are samples that were not asked for, and each of
+/// them was read.
+#[test]
+fn as_published_substitutes_look_like_hits_and_save_no_read() {
+    let published = Caching::Packed(Selection::AsPublished);
+    let (figures, _) = train(&JOB, IIS_PUBLISHED, published, CACHE_BYTES, false);
+    for epoch in &figures.epochs {
+        assert_eq!(epoch.requests, epoch.uses - epoch.hits);
+        assert_eq!(epoch.read_bytes, epoch.requests * u64::from(JOB.sample_bytes));
+        assert_eq!(epoch.writes, 0);
+    }
+    let late = figures.since(6);
+    let kept = CACHE_BYTES / u64::from(JOB.sample_bytes) * 6;
+    let claimed = late.hits + late.substitutions;
+    assert!(claimed > late.uses.min(kept) * 5 / 4, "{claimed} of {} uses, {kept} can be", late.uses);
+    assert!(late.hits < kept);
+    let corrected = train(&JOB, IIS, Caching::Packed(Selection::Corrected), CACHE_BYTES, false).0.since(6);
+    let share = |figures: &EpochFigures, requests: u64| requests as f64 / figures.uses as f64;
+    assert!(corrected.hit_ratio() > 1.2 * late.hit_ratio(), "{corrected:?} against {late:?}");
+    assert!(share(&corrected, corrected.requests) < 0.85 * share(&late, late.requests), "{corrected:?}");
+}
+
+#[test]
+fn in_packages_too_substitutes_keep_to_the_quota() {
+    let job = Generated { substitute: 0.1, ..JOB };
+    let caching = Caching::Packed(Selection::Corrected);
+    let (figures, _) = train(&job, IIS, caching, CACHE_BYTES, false);
+    for epoch in &figures.epochs {
+        assert!(epoch.substitutions as f64 <= 0.1 * epoch.uses as f64);
+        assert_eq!(epoch.read_bytes, epoch.reads() * u64::from(JOB.sample_bytes));
+    }
+    let (with, without) = (figures.since(6), train(&JOB, IIS, caching, CACHE_BYTES, false).0.since(6));
+    println!("{with:?} {without:?}");
+    assert!(with.substitutions > 0 && with.requests < without.requests, "{with:?} against {without:?}");
+}
