@@ -3,7 +3,7 @@
 use super::mark::VERIFIED;
 use super::*;
 use crate::files::{Folder, Out, write_small};
-use crate::manifest::{Manifest, seal};
+use crate::manifest::{Digest, Manifest, seal};
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
