@@ -37,7 +37,7 @@ pub(crate) fn main(verb: &Audit, colour: Colour) -> Result<ExitCode> {
     let summary = job.summary()?;
     if verb.json && !verb.follow {
         let document = serde_json::json!({ "job": summary.job.name, "audit": job.all(0)? });
-        terminal::print(&terminal::json(&document)?)?;
+        terminal::print_json(&document)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut style = terminal::style(&std::io::stdout(), colour);

@@ -1,6 +1,7 @@
 use crate::terminal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use stallscope_checkpoint::{Check, Checkpoint, Entry, History, QUARANTINE, State, Store, mark_verified};
 use stallscope_reports::clean;
@@ -141,9 +142,8 @@ fn list(verb: &Ls) -> Result<ExitCode> {
     if verb.json {
         let aside: Vec<Value> =
             aside.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
-        let entries: Vec<Value> = entries.iter().map(entry_json).collect();
-        let account = History::read(&verb.dir).account().cloned();
-        return print_json(&json!({ "checkpoints": entries, QUARANTINE: aside, "account": account }));
+        let account = json!(History::read(&verb.dir).account());
+        return print_json(&Listing { account, checkpoints: &entries, quarantine: aside });
     }
     let mut text = if entries.is_empty() {
         format!("no checkpoint in {}\n", clean(&verb.dir.to_string_lossy(), true))
@@ -172,6 +172,19 @@ fn list(verb: &Ls) -> Result<ExitCode> {
     text += &cost(&History::read(&verb.dir));
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `ls` prints as JSON. Of each checkpoint that is made as it is written: their metrics may be many.
+#[derive(Serialize)]
+struct Listing<'a> {
+    account: Value,
+    #[serde(serialize_with = "each_entry")]
+    checkpoints: &'a [Entry],
+    quarantine: Vec<Value>,
+}
+
+fn each_entry<S: Serializer>(entries: &[Entry], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(entries.iter().map(entry_json))
 }
 
 /// What saving has cost the job beside what it may, and whether that keeps it from what its failures ask for.
@@ -220,9 +233,10 @@ fn add_column(rows: &mut [Vec<String>], entries: &[Entry], cell: fn(&Entry) -> O
 
 /// What was measured of its state: "val_loss 0.31".
 fn measured(entry: &Entry) -> Option<String> {
-    let metrics = &entry.manifest.as_ref()?.metrics;
-    let words: Vec<String> =
-        metrics.iter().map(|(name, value)| format!("{} {value:.4}", clean(name, true))).collect();
+    let metrics = entry.manifest.as_ref()?.metrics.iter();
+    let words = metrics.map(|(name, value)| format!("{} {value:.4}", clean(name, true)));
+    // No more of them than a cell shows.
+    let words: Vec<String> = words.take(CELL / 4).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
@@ -241,7 +255,7 @@ fn several_runs(entries: &[Entry]) -> bool {
 fn cells(entry: &Entry, now_ns: u64) -> Vec<String> {
     let manifest = entry.manifest.as_ref();
     let of =
-        |say: &dyn Fn(&stallscope_checkpoint::Manifest) -> String| manifest.map_or_else(|| "-".into(), say);
+        |say: &dyn Fn(&stallscope_checkpoint::Listed) -> String| manifest.map_or_else(|| "-".into(), say);
     vec![
         entry.name.clone(),
         count(entry.step),
@@ -264,7 +278,7 @@ fn entry_json(entry: &Entry) -> Value {
         "written_bytes": manifest.map(|manifest| manifest.written_bytes),
         "reused_bytes": manifest.map(|manifest| manifest.reused_bytes),
         "run": manifest.and_then(|manifest| manifest.run.as_ref()),
-        "metrics": manifest.map(stallscope_checkpoint::Manifest::written_metrics),
+        "metrics": manifest.map(stallscope_checkpoint::Listed::written_metrics),
     })
 }
 
@@ -413,8 +427,8 @@ fn export(verb: &Export) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(value: &Value) -> Result<ExitCode> {
-    terminal::print(&terminal::json(value)?)?;
+fn print_json(value: &impl Serialize) -> Result<ExitCode> {
+    terminal::print_json(value)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -274,9 +274,9 @@ fn verify(verb: &Verify) -> Result<ExitCode> {
             .iter()
             .map(|fault| json!({ "file": fault.file, "record": fault.record.as_deref().map(shown), "what": fault.what }))
             .collect();
-        terminal::print(&terminal::json(&json!({
+        terminal::print_json(&json!({
             "chunks": verified.chunks, "records": verified.records, "bytes": verified.bytes, "faults": faults,
-        }))?)?;
+        }))?;
     } else {
         let mut text = String::new();
         for fault in &verified.faults {
@@ -414,13 +414,13 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
     if verb.json {
         let classes: serde_json::Map<String, Value> =
             sums.classes.iter().map(|(class, files)| (shown(class), json!(files))).collect();
-        terminal::print(&terminal::json(&json!({
+        terminal::print_json(&json!({
             "files": snapshot.records(), "bytes": sums.bytes, "chunks": snapshot.chunks(),
             "chunk_bytes": sums.chunk_bytes, "unused_bytes": sums.unused, "compressed_files": sums.compressed,
             "saved_bytes": sums.saved, "snapshot_bytes": snapshot.bytes().len(),
             "pack": snapshot.pack().to_string(), "version": version, "classes": classes,
             "missing_chunks": pack.missing().len(), "newer_chunks": pack.newer().len(),
-        }))?)?;
+        }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = format!(

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// When to use colours.
@@ -116,6 +116,41 @@ pub(crate) fn print(text: &str) -> std::io::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
+    }
+}
+
+/// Writes JSON to stdout as it is made, which may be of a foreign file and large.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let written = serde_json::to_writer_pretty(Cleaned(&mut out), value).map_err(std::io::Error::from);
+    match written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            // What is left goes nowhere.
+            drop(out.into_parts());
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Of JSON: what is written at once are whole characters.
+struct Cleaned<W>(W);
+
+impl<W: Write> Write for Cleaned<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
+        match bytes.iter().all(is_plain) {
+            true => self.0.write_all(bytes)?,
+            false => {
+                self.0
+                    .write_all(stallscope_reports::clean_json(&String::from_utf8_lossy(bytes)).as_bytes())?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
     }
 }
 

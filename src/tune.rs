@@ -50,7 +50,7 @@ fn advise(verb: &Tune, colour: Colour) -> Result<ExitCode> {
         summary.advice = job.advice(&summary, &verb.limits.budgets())?;
     }
     if verb.json {
-        terminal::print(&terminal::json(&document(&summary))?)?;
+        terminal::print_json(&document(&summary))?;
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);

@@ -116,7 +116,7 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
             document.extend(more);
         }
-        terminal::print(&terminal::json(&document)?)?;
+        terminal::print_json(&document)?;
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);
@@ -162,7 +162,7 @@ fn only(
 ) -> Result<ExitCode> {
     if as_json {
         let document = json!({ "job": summary.job.name, "checkpoints": savings.json() });
-        terminal::print(&terminal::json(&document)?)?;
+        terminal::print_json(&document)?;
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);

@@ -32,7 +32,8 @@ impl Working {
             }
             let _ = std::io::stderr().flush();
         };
-        Working(Some((stop, std::thread::spawn(show))))
+        // Where there is no thread to be had it works without.
+        Working(std::thread::Builder::new().spawn(show).ok().map(|thread| (stop, thread)))
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::support::{Sandbox, text};
 use serde_json::Value;
 use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
+use std::process::Command;
 use std::time::Duration;
 
 /// A folder `ckpts` with checkpoints of these steps.
@@ -53,6 +54,46 @@ fn a_folder_is_listed_newest_first() {
     let listed = json(&sandbox, &["ckpt", "ls", "ckpts", "--json"]);
     assert_eq!(listed["checkpoints"][1]["step"], 10);
     assert_eq!(listed["checkpoints"][0]["state"], "verified");
+}
+
+/// They took 1 GB: all that each says was in memory, once more as JSON, and as its text.
+#[test]
+fn manifests_as_long_as_they_may_be_take_little_memory() {
+    let sandbox = Sandbox::new("ckpt-long");
+    let saver = Saver::open(&sandbox.path("ckpts"), Options { keep: None, ..Options::default() }).unwrap();
+    let spec = TensorSpec { name: "weight".into(), dtype: Dtype::F32, shape: vec![1] };
+    let plan = Plan::of(vec![spec], &[]).unwrap();
+    let weight = 1.0_f32;
+    // SAFETY: the number lives and stays as it is until this returns.
+    let snapshot =
+        unsafe { saver.snapshot(&plan, &[Source::Now(std::ptr::from_ref(&weight).cast())]).unwrap() };
+    let metrics = (0..1000).map(|number| (format!("{number:0200}"), 1e300)).collect();
+    saver.persist_measured(snapshot, saver.ticket(1), Vec::new(), metrics).unwrap();
+    assert!(saver.wait(Duration::from_secs(60)));
+    drop(saver);
+    let manifest = sandbox.path("ckpts/step-000000001/manifest.json");
+    for step in 2..=1200 {
+        let folder = sandbox.path(&format!("ckpts/step-{step:09}"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::hard_link(&manifest, folder.join("manifest.json")).unwrap();
+    }
+    let measure = "
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+";
+    for words in [&["ls", "--json"][..], &["ls"], &["show", "1", "--json"], &["gc", "--dry-run"]] {
+        let mut words = words.to_vec();
+        words.insert(1, "ckpts");
+        words.insert(0, "ckpt");
+        let command = sandbox.stallscope(&words);
+        let mut outer = Command::new("python3");
+        outer.args(["-c", measure]).arg(command.get_program()).args(command.get_args());
+        outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = outer.current_dir(sandbox.path(".")).output().unwrap();
+        let kib: u64 = text(&output.stdout).trim().parse().unwrap_or_else(|_| panic!("{output:?}"));
+        assert!(kib < 256 << 10, "{words:?} took {} MiB", kib >> 10);
+    }
 }
 
 #[test]

@@ -81,3 +81,31 @@ fn retired_words_stay_retired() {
     }
     assert!(files > 700, "{files} files were read");
 }
+
+/// `thread::spawn` panics where no thread can be made, as one user may have as many processes as there can be: what a program does then it
+/// says where it begins one.
+#[test]
+fn threads_are_begun_where_there_may_be_none() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders: Vec<_> =
+        "collector probe reports src tui".split(' ').map(|folder| root.join(folder)).collect();
+    let of_tests = ["tests", "examples", "tests.rs", "testing.rs", "model.rs"];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().expect("a folder of the house").map(|entry| entry.unwrap()) {
+            let (path, name) = (entry.path(), entry.file_name());
+            if of_tests.iter().any(|one| name == *one) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|kind| kind == "rs") {
+                let text = std::fs::read_to_string(&path).expect("source is text");
+                let program = text.split("\nmod tests {").next().unwrap_or_default();
+                assert!(!program.contains("thread::spawn("), "{}: use thread::Builder", path.display());
+                files += 1;
+            }
+        }
+    }
+    assert!(files > 400, "{files} files");
+}

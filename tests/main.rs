@@ -31,6 +31,7 @@ mod prometheus;
 mod report;
 mod run;
 mod run_descriptors;
+mod run_orphans;
 mod run_pack;
 mod run_signals;
 mod shell;

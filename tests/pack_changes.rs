@@ -132,6 +132,7 @@ fn a_change_that_is_killed_at_any_moment_is_whole_or_none() {
     words.extend(going.iter().map(String::as_str));
     killed += is_killed_at_any_moment(&sandbox, &words, &left);
     killed += is_killed_at_any_moment(&sandbox, &["pack", "purge", "set.pack", "--live", "100"], &left);
+    killed += is_killed_at_any_moment(&sandbox, &["pack", "rebuild", "set.pack"], &left);
     assert!(killed > 0, "none was killed");
     is_done(&sandbox.run(&["pack", "verify", "set.pack"]));
     is_done(&sandbox.run(&["pack", "extract", "set.pack", "-o", "out"]));

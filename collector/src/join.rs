@@ -3,6 +3,7 @@
 
 use crate::child::{self, Shim};
 use crate::inherited;
+use crate::orphans::Orphans;
 use crate::package::python_package;
 use crate::private_mounts::PrivateMounts;
 use crate::session::View;
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 
 /// How long the job's collector may take to answer; the task's own end would be noticed that much later.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// What all tasks of one job on this node have in common and no other job has.
 pub(crate) fn key(name: &str) -> String {
@@ -48,6 +50,7 @@ pub(crate) async fn run(
     let mut signals = Signals::new()?;
     let shim = package.as_deref().map(|package| Shim { package, socket, cache_bytes });
     let mut witnesses = Witnesses::start();
+    let orphans = Orphans::expect();
     let mut child = child::launch(command, shim, mounts, run_as, &witnesses)?;
     let pid = child.id().unwrap_or_default();
     inherited::let_go();
@@ -64,9 +67,11 @@ pub(crate) async fn run(
             None
         }
     };
+    let mut looks = tokio::time::interval(REAP_EVERY);
     loop {
         tokio::select! {
             status = child.wait() => return Ok(status.map_or(1, child::exit_code)),
+            _ = looks.tick() => orphans.reap(&child),
             kind = signals.next() => child::forward(kind, &child, &mut witnesses),
         }
     }

@@ -39,6 +39,7 @@ mod node_service;
 mod node_socket;
 mod notify;
 mod options;
+mod orphans;
 mod outbox;
 mod package;
 mod policy;

@@ -13,6 +13,7 @@ use crate::holding::Holding;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
 use crate::options::{AttachOptions, RunOptions, TuneOptions};
+use crate::orphans::Orphans;
 use crate::package::python_package;
 use crate::private_mounts::PrivateMounts;
 use crate::registration::{self, Registration};
@@ -136,6 +137,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
         kind = signals.ending() => return Ok(128 + kind.as_raw_value()),
     };
     let mut witnesses = Witnesses::start();
+    let orphans = Orphans::expect();
     let mut child = child::launch(&options.command, shim, &mut mounts, run_as, &witnesses)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
     let link = node.map(|node| node.keep(pid));
@@ -201,6 +203,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             },
             Happened::Idle => {}
         }
+        orphans.reap(&child);
         // Those of a job that has ended this moment end with it.
         let ended = mounts.ended();
         if code.is_none() && matches!(child.try_wait(), Ok(None)) {

@@ -29,6 +29,8 @@ const WHEEL: usize = 3;
 pub enum Error {
     /// The terminal cannot be written to or read from.
     Terminal(io::Error),
+    /// No thread can be made.
+    Thread(io::Error),
     /// A thread of the dashboard panicked; the panic hook has printed why.
     Fault,
 }
@@ -37,6 +39,7 @@ impl std::fmt::Display for Error {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::Terminal(error) => write!(out, "the terminal cannot be used: {error}"),
+            Error::Thread(error) => write!(out, "top needs three threads, and one cannot be made: {error}"),
             Error::Fault => out.write_str("top ended by a fault of its own; the job runs on"),
         }
     }
@@ -83,15 +86,15 @@ pub fn show(
     let (sender, events) = mpsc::channel();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
     let signal_sender = sender.clone();
-    thread::spawn(move || signals.forever().all(|signal| signal_sender.send(Event::Signal(signal)).is_ok()));
-    let asks = reader(places, sender.clone());
+    spawn(move || signals.forever().all(|signal| signal_sender.send(Event::Signal(signal)).is_ok()))?;
+    let asks = reader(places, sender.clone())?;
     let mut app = App::new(recording);
     let mut asked = app.ask();
     // A reader that has ended sends `Event::Gone`, so a failed send needs no handling here.
     let _ = asks.send(asked.clone());
     let mut screen = Screen::take()?;
     let input_sender = sender.clone();
-    thread::spawn(move || read_input(&input_sender));
+    spawn(move || read_input(&input_sender))?;
 
     let mut hits = Hits::default();
     let mut dirty = true;
@@ -115,9 +118,14 @@ pub fn show(
                     Some(Action::Turn { recording, settings }) => {
                         let (turn, sender) = (turn.clone(), sender.clone());
                         // The send fails only once the dashboard has closed and nothing can show the answer.
-                        thread::spawn(move || {
-                            sender.send(Event::Update(Update::Answer(turn(&recording, &settings))))
+                        let answer = sender.clone();
+                        let asked = spawn(move || {
+                            answer.send(Event::Update(Update::Answer(turn(&recording, &settings))))
                         });
+                        if let Err(Error::Thread(error)) = asked {
+                            let sentence = format!("not asked, as no thread can be made: {error}");
+                            let _ = sender.send(Event::Update(Update::Answer(sentence)));
+                        }
                     }
                     Some(Action::Redraw) | None => {}
                 },
@@ -197,13 +205,17 @@ pub(crate) fn click(app: &mut App, column: u16, line: u16, hits: &Hits) -> Actio
 }
 
 /// Starts the thread that reads recordings; the last request sent to it is what it reads next.
-fn reader(mut places: Box<dyn Places>, sender: Sender<Event>) -> Sender<Ask> {
+fn reader(mut places: Box<dyn Places>, sender: Sender<Event>) -> Result<Sender<Ask>, Error> {
     let (asks, asked) = mpsc::channel();
-    thread::spawn(move || {
+    spawn(move || {
         let _gone = Gone(sender.clone());
         read::serve(places.as_mut(), &asked, |update| sender.send(Event::Update(update)).is_ok());
-    });
-    asks
+    })?;
+    Ok(asks)
+}
+
+fn spawn<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Result<(), Error> {
+    thread::Builder::new().spawn(act).map(drop).map_err(Error::Thread)
 }
 
 /// Reads keys and mouse; blocks in the terminal.

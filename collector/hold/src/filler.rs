@@ -6,7 +6,7 @@ use crate::leases::Leases;
 use crate::locked::{Headroom, Locked, Means, Refused};
 use crate::plan::Name;
 use crate::walk::Onwards;
-use rustix::io::Errno;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,20 +66,24 @@ impl Headroom for Account {
 
 impl Filler {
     /// To be called while this process has one thread.
-    pub(crate) fn start(mut onwards: Onwards, leases: Leases) -> Result<Filler, Errno> {
+    ///
+    /// # Errors
+    /// Neither a process can be made nor a thread: the job's user may have no more of them.
+    pub(crate) fn start(mut onwards: Onwards, leases: Leases) -> io::Result<Filler> {
         let mut means = Means { leases, dropper: Dropper::start()? };
         let (orders, ordered) = channel::<(Name, PathBuf)>();
         let (finished, done) = channel();
         let account = Arc::new(Account::default());
         let headroom = Arc::clone(&account);
-        std::thread::spawn(move || {
+        let fills = move || {
             identity::read_when_idle();
             for (name, path) in ordered {
                 if finished.send((name, Locked::new(&path, &mut onwards, &mut means, &*headroom))).is_err() {
                     break;
                 }
             }
-        });
+        };
+        std::thread::Builder::new().name("filler".into()).spawn(fills)?;
         Ok(Filler { orders, done, under_way: 0, account })
     }
 

@@ -134,8 +134,9 @@ impl Holder {
         };
         let folders = Folders::new(onwards()?, most_folders, job.unseen)
             .map_err(|error| format!("the kernel gives no notice of files: {error}"))?;
-        let filler = Filler::start(onwards()?, leases)
-            .map_err(|error| format!("no process can be started to drop pages: {error}"))?;
+        let filler = Filler::start(onwards()?, leases).map_err(|error| {
+            format!("no process to drop pages in, or no thread to read files in, can be started: {error}")
+        })?;
         let most_bytes = order.most_bytes.min(job.lockable_bytes);
         filler.account.target(most_bytes);
         Ok(Holder {

@@ -94,7 +94,7 @@ pub fn collect(options: &CollectOptions) -> Result<CollectEnd> {
     let environment =
         procfs::environment(pid).with_context(|| format!("process {pid} may not be looked into"))?;
     adopt(&environment);
-    end_with_stdin();
+    end_with_stdin()?;
     if !has_shim && !is_wanted(pid, &environment) {
         return Ok(CollectEnd::NoJob);
     }

@@ -104,7 +104,7 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
     let socket = runtime::socket_of(pid).context("the job has no shim")?;
     // Open for as long as it is on the way to the socket.
     let (_folder, socket) = reached_from_here(pid, socket)?;
-    end_with_stdin();
+    end_with_stdin()?;
     let mode = if acts { TuneMode::Act } else { TuneMode::Advise };
     let checkpoint_overhead = Some(f64::from(checkpoint_ppm) / 1e6).filter(|share| *share > 0.0);
     let budgets = Budgets {
@@ -160,8 +160,11 @@ pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
 }
 
 /// The launcher, which may not send signals to processes of others, holds the other end.
-pub(super) fn end_with_stdin() {
-    std::thread::spawn(|| {
+///
+/// # Errors
+/// No thread can be made: its user may have no more of them. What nobody could end does not begin.
+pub(super) fn end_with_stdin() -> Result<()> {
+    let waits = || {
         let mut bytes = [0; 64];
         while std::io::stdin().read(&mut bytes).is_ok_and(|read| read > 0) {}
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
@@ -169,5 +172,45 @@ pub(super) fn end_with_stdin() {
         std::thread::sleep(ENDS_WITHIN);
         // SAFETY: a system call; nothing of this process is to be written or undone any more.
         unsafe { libc::_exit(3) }
-    });
+    };
+    std::thread::Builder::new()
+        .name("end".into())
+        .spawn(waits)
+        .context("no thread can be made to end it by")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// In a process of its own, which becomes a user's that may have no more of them.
+    fn ends_without_threads() -> bool {
+        let none = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        // SAFETY: a number.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const none) }, 0);
+        become_user(65_015, 65_015).unwrap();
+        end_with_stdin().is_err_and(|error| error.to_string().contains("no thread"))
+    }
+
+    #[test]
+    fn a_session_that_nobody_could_end_does_not_begin() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: a_session_that_nobody_could_end_does_not_begin takes root");
+            return;
+        }
+        // SAFETY: the child finds the memory of this thread alone in use, and the allocator as it is after a fork.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let ended = std::panic::catch_unwind(ends_without_threads).unwrap_or(false);
+            // SAFETY: ends the child without anything of this process being run.
+            unsafe { libc::_exit(i32::from(!ended)) };
+        }
+        let child = rustix::process::Pid::from_raw(child).unwrap();
+        let (_, status) =
+            rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(0));
+    }
 }

@@ -3,11 +3,13 @@
 use crate::alive::is_written;
 use crate::files::beside;
 use crate::place::{follow, recordings_in};
-use rustix::fs::unlink;
+use crate::spot::itself;
+use stallscope_folder::Folder;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Files of a recording beside the database.
@@ -31,7 +33,7 @@ pub struct Dropped {
 
 #[derive(Debug)]
 struct Kept {
-    path: PathBuf,
+    name: OsString,
     changed: SystemTime,
     bytes: u64,
 }
@@ -41,26 +43,31 @@ impl Retention {
     /// than they may. A recording that somebody writes stays, and so does one that cannot be removed.
     ///
     /// # Errors
-    /// The folder cannot be listed.
+    /// The folder cannot be listed, or another user's link leads there.
     pub fn apply(&self, folder: &Path, now: SystemTime) -> io::Result<Dropped> {
+        self.apply_in(&Folder::open(folder)?, now)
+    }
+
+    /// By the folder's descriptor: who owns a folder around it could put a link in its place between the look and the removal.
+    fn apply_in(&self, folder: &Folder, now: SystemTime) -> io::Result<Dropped> {
         let mut dropped = Dropped::default();
         let mut total_bytes = 0;
         let mut kept = Vec::new();
-        for path in recordings_in(folder)? {
-            let Some((changed, bytes)) = facts(&path) else { continue };
+        for path in recordings_in(&itself(folder))? {
+            let Some(((changed, bytes), name)) = facts(&path).zip(path.file_name()) else { continue };
             total_bytes += bytes;
             if !is_under_way(&path) {
-                kept.push(Kept { path, changed, bytes });
+                kept.push(Kept { name: name.to_owned(), changed, bytes });
             }
         }
-        kept.sort_by(|one, other| (one.changed, &one.path).cmp(&(other.changed, &other.path)));
-        for Kept { path, changed, bytes } in kept {
+        kept.sort_by(|one, other| (one.changed, &one.name).cmp(&(other.changed, &other.name)));
+        for Kept { name, changed, bytes } in kept {
             // A clock that was set back makes none of them old.
             let is_old = now.duration_since(changed).is_ok_and(|age| age > self.keep);
             if !is_old && total_bytes <= self.most_bytes {
                 continue;
             }
-            if remove(&path).is_ok() {
+            if remove(folder, &name).is_ok() {
                 total_bytes -= bytes;
                 dropped.recordings += 1;
                 dropped.bytes += bytes;
@@ -88,14 +95,14 @@ fn is_under_way(path: &Path) -> bool {
 }
 
 /// What lies beside it goes first: a log without its database would be in the way of the next recording of that name.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove(folder: &Folder, name: &OsStr) -> io::Result<()> {
     for suffix in BESIDE {
-        match unlink(beside(path, suffix)) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
+        match folder.remove(beside(Path::new(name), suffix).as_os_str()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
     }
-    Ok(unlink(path)?)
+    folder.remove(name)
 }
 
 #[cfg(test)]
@@ -166,6 +173,39 @@ mod tests {
         let dropped = retention.apply(folder.path(), now).unwrap();
         assert_eq!(dropped, Dropped { recordings: 2, bytes: 4 * PAGE });
         assert_eq!(names(folder.path()), ["a.stall", "d.stall"]);
+    }
+
+    #[test]
+    fn a_folder_that_comes_in_its_place_keeps_what_it_has() {
+        let (around, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let at = |name: &str| around.path().join(name);
+        for folder in ["recordings", "victim"] {
+            fs::create_dir(at(folder)).unwrap();
+            put(&at(folder), "old.stall", 1, now, DAY);
+        }
+        let retention = Retention { keep: Duration::ZERO, most_bytes: 0 };
+        let folder = Folder::open(&at("recordings")).unwrap();
+        fs::rename(at("recordings"), at("aside")).unwrap();
+        symlink("victim", at("recordings")).unwrap();
+        assert_eq!(retention.apply_in(&folder, now).unwrap().recordings, 1);
+        assert_eq!((names(&at("aside")).len(), names(&at("victim"))), (0, vec!["old.stall".to_owned()]));
+    }
+
+    #[test]
+    fn another_users_link_leads_to_no_recordings() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: another_users_link_leads_to_no_recordings takes root");
+            return;
+        }
+        let (around, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let (victim, link) = (around.path().join("victim"), around.path().join("recordings"));
+        fs::create_dir(&victim).unwrap();
+        put(&victim, "old.stall", 1, now, DAY);
+        symlink("victim", &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65_001), None).unwrap();
+        let error = Retention { keep: Duration::ZERO, most_bytes: 0 }.apply(&link, now).unwrap_err();
+        assert!(error.to_string().contains("another user's link"), "{error}");
+        assert_eq!(names(&victim), ["old.stall"]);
     }
 
     #[test]

@@ -160,7 +160,8 @@ fn are_one(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-fn itself(opened: &impl AsFd) -> PathBuf {
+/// By which path it is reached, as long as it is open.
+pub(crate) fn itself(opened: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()).into()
 }
 

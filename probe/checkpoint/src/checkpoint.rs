@@ -3,17 +3,21 @@
 use crate::arena::lock;
 use crate::deaf::StartsDeaf;
 use crate::error::{Doing, Error, Result};
-use crate::files::open_plain;
+use crate::files::Folder;
 use crate::image::BLOCK;
-use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, part_name, read_sealed};
+use crate::manifest::{
+    Digest, MANIFEST, MOST_PART_BYTES, Manifest, Part, StoredTensor, part_name, read_manifest, read_sealed,
+};
 use crate::pace::Pace;
 use memmap2::MmapMut;
+use rustix::fs::FileType;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// Of the caller's own bytes, read at a time.
@@ -27,7 +31,9 @@ fn readers() -> usize {
 /// A checkpoint whose manifest and parts are sound. What its chunks hold is checked when they are read.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    dir: PathBuf,
+    /// Who may write to a folder around it can put another one in its place at any moment: all that is read and marked is so in
+    /// this one.
+    pub(crate) folder: Arc<Folder>,
     /// What its manifest says.
     pub manifest: Manifest,
     pub(crate) digest: Digest,
@@ -49,33 +55,46 @@ pub enum Check {
 impl Checkpoint {
     /// Opens the checkpoint in this folder: manifest, parts, and that every file is there in its length.
     pub fn open(dir: &Path) -> Result<Checkpoint> {
-        if !dir.symlink_metadata().doing("open", dir)?.is_dir() {
-            return Err(Error::damaged(dir, "it is no folder"));
-        }
+        Checkpoint::of(Folder::reach(dir), dir)
+    }
+
+    /// The same, where the folder around it is open. `dir`: under which it is shown.
+    pub(crate) fn open_in(around: &OwnedFd, name: &str, dir: &Path) -> Result<Checkpoint> {
+        Checkpoint::of(Folder::reach_in(around, name.as_ref(), dir), dir)
+    }
+
+    fn of(reached: io::Result<Folder>, dir: &Path) -> Result<Checkpoint> {
+        let folder = match reached {
+            // A link as well.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return Err(Error::damaged(dir, "it is no folder"));
+            }
+            other => other.doing("open", dir)?,
+        };
         let path = dir.join(MANIFEST);
-        let (manifest, digest): (Manifest, _) = read_sealed(&path)?;
+        let (manifest, digest): (Manifest, _) = read_manifest(&folder)?;
         manifest.check(&path)?;
         let mut parts = Vec::new();
         for (rank, sealed) in manifest.parts.iter().enumerate() {
             let path = dir.join(part_name(rank as u32));
-            let (part, found) = missing_is_damage(&path, open_part(dir, rank as u32))?;
+            let (part, found) = missing_is_damage(&path, open_part(&folder, rank as u32))?;
             if found != *sealed || part.save != manifest.save || part.world != manifest.world() {
                 return Err(Error::damaged(&path, "it belongs to another save"));
             }
             parts.push(part);
         }
         let by_name = parts.iter().map(Part::by_name).collect();
-        Ok(Checkpoint { dir: dir.to_owned(), manifest, digest, parts, by_name })
+        Ok(Checkpoint { folder: Arc::new(folder), manifest, digest, parts, by_name })
     }
 
     /// Its folder.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.folder.path()
     }
 
     /// The name of its folder.
     pub fn name(&self) -> String {
-        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.dir().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// The tensor of that name that a rank saved.
@@ -113,10 +132,11 @@ impl Checkpoint {
     /// Hands them over piece by piece, and checks them at the end.
     fn pass_user(&self, rank: u32, take: &mut dyn FnMut(&[u8])) -> Result<()> {
         let Some(user) = self.part(rank)?.user.as_ref() else { return Ok(()) };
-        let path = self.dir.join(&user.file);
+        let path = self.dir().join(&user.file);
         let mut hasher = blake3::Hasher::new();
         let mut read = || -> Result<()> {
-            let mut left = open_plain(&path, false).doing("open", &path)?.take(user.bytes + 1);
+            let file = self.folder.open_plain(&user.file, false).doing("open", &path)?;
+            let mut left = file.take(user.bytes + 1);
             let mut piece = vec![0; PIECE_BYTES];
             loop {
                 match left.read(&mut piece) {
@@ -191,10 +211,10 @@ impl Checkpoint {
             .files
             .iter()
             .map(|stored| {
-                let path = self.dir.join(&stored.name);
-                let file = match open_plain(&path, direct) {
+                let path = self.dir().join(&stored.name);
+                let file = match self.folder.open_plain(&stored.name, direct) {
                     Err(error) if direct && error.kind() == io::ErrorKind::InvalidInput => {
-                        open_plain(&path, false)
+                        self.folder.open_plain(&stored.name, false)
                     }
                     other => other,
                 };
@@ -207,7 +227,7 @@ impl Checkpoint {
         let read_chunks = || -> Result<()> {
             // A mapping is aligned to pages, as O_DIRECT wants it.
             let mut buffer =
-                MmapMut::map_anon(part.chunk_bytes as usize).doing("map memory to read", &self.dir)?;
+                MmapMut::map_anon(part.chunk_bytes as usize).doing("map memory to read", self.dir())?;
             loop {
                 let Some(&at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
                 let chunk = &part.chunks[at];
@@ -255,9 +275,10 @@ impl Checkpoint {
 }
 
 /// Reads a rank's part, and that the files it names are there in the right length.
-pub(crate) fn open_part(dir: &Path, rank: u32) -> Result<(Part, Digest)> {
-    let path = dir.join(part_name(rank));
-    let (part, digest): (Part, _) = read_sealed(&path)?;
+pub(crate) fn open_part(folder: &Folder, rank: u32) -> Result<(Part, Digest)> {
+    let name = part_name(rank);
+    let path = folder.path().join(&name);
+    let (part, digest): (Part, _) = read_sealed(folder, &name, MOST_PART_BYTES)?;
     part.check(&path)?;
     if part.rank != rank {
         return Err(Error::damaged(&path, "it is of another rank"));
@@ -265,11 +286,11 @@ pub(crate) fn open_part(dir: &Path, rank: u32) -> Result<(Part, Digest)> {
     let chunked = part.files.iter().map(|file| (&file.name, part.image_bytes));
     let user = part.user.iter().map(|user| (&user.file, user.bytes));
     for (name, bytes) in chunked.chain(user) {
-        let path = dir.join(name);
-        let found = missing_is_damage(&path, path.symlink_metadata().doing("open", &path))?;
-        if !found.is_file() || found.len() != bytes {
-            let found =
-                if found.is_file() { format!("{} bytes", found.len()) } else { "no ordinary file".into() };
+        let path = folder.path().join(name);
+        let found = missing_is_damage(&path, folder.facts(name).doing("open", &path))?;
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        if !is_file || found.st_size as u64 != bytes {
+            let found = if is_file { format!("{} bytes", found.st_size) } else { "no ordinary file".into() };
             return Err(Error::damaged(&path, format!("it is {found} and was saved with {bytes} bytes")));
         }
     }

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -81,6 +81,36 @@ impl Folder {
     /// By what name it is reached wherever it is now.
     pub(crate) fn itself(&self) -> PathBuf {
         itself(&self.opened)
+    }
+
+    /// To read and mark what is in it by its descriptor; nothing of it is listed.
+    pub(crate) fn reach(path: &Path) -> io::Result<Folder> {
+        Folder::reach_in(CWD, path, path)
+    }
+
+    /// The same, of a folder in another one. `path`: under which it is shown.
+    pub(crate) fn reach_in(around: impl AsFd, name: &Path, path: &Path) -> io::Result<Folder> {
+        let opened = fs::openat(around, name, FOLDER_ITSELF | OFlags::PATH, Mode::empty())?;
+        Ok(Folder { path: path.to_owned(), opened })
+    }
+
+    /// Opens its ordinary file `name`: no link, device or pipe.
+    pub(crate) fn open_plain(&self, name: &str, direct: bool) -> io::Result<File> {
+        plain(fs::openat(&self.opened, name, to_read(direct), Mode::empty())?)
+    }
+
+    /// What it has under that name, be it a link.
+    pub(crate) fn facts(&self, name: &str) -> io::Result<fs::Stat> {
+        Ok(fs::statat(&self.opened, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Puts a small file at that name, in the place of what was there, and makes it durable.
+    pub(crate) fn put_small(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let _ = fs::unlinkat(&self.opened, name, AtFlags::empty());
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = File::from(fs::openat(&self.opened, name, flags, Mode::from_raw_mode(0o666))?);
+        write_all(&file, bytes, 0)?;
+        file.sync_all()
     }
 
     pub(crate) fn modified(&self) -> io::Result<SystemTime> {
@@ -252,11 +282,18 @@ pub(crate) fn put(files: &dyn Files, dir: &Path, name: &str, bytes: &[u8]) -> Re
 
 /// Opens an ordinary file for reading that lies where it says: no link, device or pipe.
 pub(crate) fn open_plain(path: &Path, direct: bool) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = if direct { flags | OFlags::DIRECT } else { flags };
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no ordinary file"));
+    plain(fs::open(path, to_read(direct), Mode::empty())?)
+}
+
+fn to_read(direct: bool) -> OFlags {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    if direct { flags | OFlags::DIRECT } else { flags }
+}
+
+fn plain(opened: OwnedFd) -> io::Result<File> {
+    let file = File::from(opened);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "this is no ordinary file")),
     }
-    Ok(file)
 }

@@ -45,6 +45,7 @@ mod retain;
 mod reuse;
 mod saver;
 mod shard;
+mod short;
 mod snapshot;
 mod store;
 mod tensor;
@@ -56,7 +57,9 @@ pub use error::{Error, Result};
 pub use files::{Disk, Files, Folder, Out};
 pub use history::History;
 pub use image::CHUNK_BYTES;
-pub use manifest::{Chunk, Digest, FORMAT, MANIFEST, Manifest, Part, StoredFile, StoredTensor, StoredUser};
+pub use manifest::{
+    Chunk, Digest, FORMAT, Listed, MANIFEST, Manifest, Part, Ranks, StoredFile, StoredTensor, StoredUser,
+};
 pub use names::Ticket;
 pub use pace::{Pace, Yielding};
 pub use read::{Region, Target, Window};

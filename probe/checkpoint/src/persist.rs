@@ -2,9 +2,9 @@
 
 use crate::checkpoint::{Check, Checkpoint, open_part};
 use crate::error::{Doing, Error, Result};
-use crate::files::{open_plain, put, write_small};
+use crate::files::{Folder, open_plain, put, write_small};
 use crate::image::CHUNK_BYTES;
-use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, StoredUser, part_name, seal};
+use crate::manifest::{Digest, Listed, MANIFEST, Manifest, Part, StoredTensor, StoredUser, part_name, seal};
 use crate::names::Ticket;
 use crate::reuse::Base;
 use crate::saver::{Outcome, Saved, Shared};
@@ -123,7 +123,7 @@ impl<'a> Persist<'a> {
     fn remove_given_up(&mut self) {
         let Shared { files, dir, .. } = self.shared;
         self.given_up.retain(|ticket| {
-            let is_it = |found: Option<&Manifest>| found.is_none_or(|found| found.save == ticket.save);
+            let is_it = |found: Option<&Listed>| found.is_none_or(|found| found.save == ticket.save);
             remove(&**files, &dir.join(&ticket.name), &is_it).is_err()
         });
     }
@@ -226,7 +226,7 @@ impl<'a> Persist<'a> {
                         .and_then(|file| file.take(MOST_REASON).read_to_string(&mut why));
                     return Err(Error::Refused(format!("rank {rank} could not save its part: {why}")));
                 }
-                match open_part(dir, rank) {
+                match Folder::reach(dir).doing("open", dir).and_then(|folder| open_part(&folder, rank)) {
                     Err(error) if error.is_not_found() => Ok(None),
                     other => other.map(Some),
                 }

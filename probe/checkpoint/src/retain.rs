@@ -1,6 +1,7 @@
 //! Which checkpoints of a run stay besides its newest ones.
 
-use crate::manifest::Manifest;
+use crate::manifest::Listed;
+use crate::short;
 use crate::store::{Entry, State};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -24,6 +25,7 @@ pub struct Retain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Best {
     /// Its name in the manifests' `metrics`.
+    #[serde(deserialize_with = "short::text")]
     pub metric: String,
     /// Whether less is better or more.
     pub mode: Mode,
@@ -61,6 +63,11 @@ impl Best {
 }
 
 impl Retain {
+    /// What it takes in memory beside its own fields.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.best.as_ref().map_or(0, |best| best.metric.len() as u64)
+    }
+
     /// Names of those that stay, of the checkpoints of one run, newest first. What nobody has read back yet takes no
     /// other's place: it may be damaged.
     pub(crate) fn stays(&self, entries: &[&Entry]) -> HashSet<String> {
@@ -78,7 +85,7 @@ impl Retain {
         let period = |every: Option<u64>| every.filter(|every| *every > 0);
         if let Some(every) = period(self.every_steps) {
             // What comes before the first such step says nothing yet.
-            let number = |manifest: &Manifest| Some(manifest.step / every).filter(|number| *number > 0);
+            let number = |manifest: &Listed| Some(manifest.step / every).filter(|number| *number > 0);
             stays.extend(first_of_each(entries, number));
         }
         if let Some(every) = period(self.every_s) {
@@ -90,13 +97,13 @@ impl Retain {
     }
 }
 
-fn committed<'a>(entries: &[&'a Entry]) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a Manifest)> {
+fn committed<'a>(entries: &[&'a Entry]) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a Listed)> {
     let committed = |entry: &&Entry| matches!(entry.state, State::Verified | State::Committed);
     entries.iter().copied().filter(committed).filter_map(|entry| Some((entry, entry.manifest.as_ref()?)))
 }
 
 /// Of those with the same number the first that was verified, and what came before it.
-fn first_of_each(entries: &[&Entry], number: impl Fn(&Manifest) -> Option<u64>) -> Vec<String> {
+fn first_of_each(entries: &[&Entry], number: impl Fn(&Listed) -> Option<u64>) -> Vec<String> {
     let mut done = HashSet::new();
     let mut names = Vec::new();
     for (entry, manifest) in committed(entries).rev() {
@@ -115,6 +122,7 @@ fn first_of_each(entries: &[&Entry], number: impl Fn(&Manifest) -> Option<u64>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Ranks;
     use crate::names::folder;
 
     /// Step, second saved, value of the metric "loss", whether it was read back; given oldest first.
@@ -125,13 +133,13 @@ mod tests {
                 step,
                 attempt: 1,
                 state: if verified { State::Verified } else { State::Committed },
-                manifest: Some(Manifest {
+                manifest: Some(Listed {
                     save: String::new(),
                     step,
                     sequence: sequence as u64,
                     saved_wall_ns: at_s * 1_000_000_000,
                     tool: String::new(),
-                    parts: Vec::new(),
+                    parts: Ranks(0),
                     image_bytes: 0,
                     written_bytes: 0,
                     reused_bytes: 0,

@@ -2,9 +2,9 @@
 
 use crate::checkpoint::{Check, Checkpoint};
 use crate::error::{Doing, Error, Result};
-use crate::files::{self, Disk, Files, Folder, open_plain, put, write_small};
+use crate::files::{self, Disk, Files, Folder, open_plain, put};
 use crate::locking::Lock;
-use crate::manifest::{Digest, MANIFEST, Manifest, read_sealed};
+use crate::manifest::{Listed, MANIFEST, MOST_MANIFEST_BYTES, read_manifest};
 use crate::names;
 use crate::retain::Retain;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -14,10 +14,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+mod mark;
 mod removal;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use mark::is_marked_verified;
+pub use mark::mark_verified;
 pub(crate) use removal::remove;
 
 /// Where checkpoints go that turned out bad.
@@ -26,10 +29,6 @@ pub const QUARANTINE: &str = "quarantine";
 pub const LATEST: &str = "latest";
 /// Says beside a checkpoint in quarantine what is wrong with it.
 const REASON: &str = "reason.txt";
-/// Holds the hash of the manifest whose checkpoint was read back whole.
-const VERIFIED: &str = "verified";
-/// More are not of it.
-const MARK_BYTES: u64 = 100;
 
 /// A folder of checkpoints, for reading. The folder need not exist yet.
 #[derive(Clone, Debug)]
@@ -49,7 +48,7 @@ pub struct Entry {
     /// What is known of it.
     pub state: State,
     /// What commits it, where that is sound.
-    pub manifest: Option<Manifest>,
+    pub manifest: Option<Listed>,
 }
 
 /// What is known of a checkpoint without reading all of it.
@@ -96,11 +95,27 @@ pub struct Collected {
 
 /// A folder's last save has a number below that, or somebody made it up: numbers that come round would bring old weights back.
 const MOST_SEQUENCE: u64 = 1 << 62;
-/// Of all manifests of a folder, which are in memory at once: a manifest has some hundred bytes of text, and 66 for each rank. Links
-/// would make many of one large one.
-const MOST_LISTED_BYTES: u64 = 256 << 20;
-/// What a metric takes in memory beside its text, which may be 7 bytes: 33,000 links to a manifest of 7 KB took `ckpt gc` 6 GB.
-const METRIC_BYTES: u64 = 100;
+/// Of the manifests of a folder: a manifest has some hundred bytes of text, and 67 for each rank. Links would make many of one
+/// large one.
+#[derive(Debug)]
+struct Left {
+    /// To be read.
+    text_bytes: u64,
+    /// In memory at once.
+    held_bytes: u64,
+}
+
+const TOO_MANY: &str = "the manifests of this folder have more than 256 MiB of text together, or take more than 64 MiB of memory; move some of its checkpoints elsewhere";
+
+impl Left {
+    const ALL: Left = Left { text_bytes: 256 << 20, held_bytes: 64 << 20 };
+
+    fn take(left: &mut u64, bytes: u64) -> bool {
+        let rest = left.checked_sub(bytes);
+        *left = rest.unwrap_or(*left);
+        rest.is_some()
+    }
+}
 
 impl Store {
     /// The checkpoints in this folder.
@@ -114,7 +129,7 @@ impl Store {
     }
 
     /// The same folder by way of its descriptor, for as long as that is open. Who may write to a folder around it can put
-    /// another folder, or a link to one, in its place at any moment: what was found in one must not go in the other.
+    /// another folder, or a link to one, in its place at any moment: what was found in one must not be moved in the other.
     fn opened(&self) -> std::io::Result<(Store, OwnedFd)> {
         let folder = files::open_dir(&self.dir)?;
         Ok((Store { dir: files::itself(&folder) }, folder))
@@ -122,21 +137,12 @@ impl Store {
 
     /// What is there, newest first: in the order in which they were committed, then those never committed.
     pub fn list(&self) -> Result<Vec<Entry>> {
-        let (mut entries, mut left) = (Vec::new(), MOST_LISTED_BYTES);
-        let listed = match std::fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(entries),
-            other => other.doing("list", &self.dir)?,
-        };
-        for entry in listed {
-            let entry = entry.doing("list", &self.dir)?;
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
-            let Some((step, attempt)) = names::parse(name) else { continue };
-            // Never through a link: what it leads to is not ours to read or remove.
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let (mut entries, mut left) = (Vec::new(), Left::ALL);
+        for (name, is_folder) in self.folders()? {
+            let Some((step, attempt)) = names::parse(&name) else { continue };
             let no_folder = (State::Bad("it is no folder".into()), None);
-            let (state, manifest) = if is_folder { self.state(name, &mut left) } else { no_folder };
-            entries.push(Entry { name: name.into(), step, attempt, state, manifest });
+            let (state, manifest) = if is_folder { self.state(&name, &mut left) } else { no_folder };
+            entries.push(Entry { name, step, attempt, state, manifest });
         }
         entries.sort_by_key(|entry| {
             let committed = entry.manifest.as_ref().map(|manifest| manifest.sequence);
@@ -152,18 +158,38 @@ impl Store {
         Ok(entries)
     }
 
-    /// `left_bytes`: of memory for manifests.
-    fn state(&self, name: &str, left_bytes: &mut u64) -> (State, Option<Manifest>) {
-        let path = self.dir.join(name).join(MANIFEST);
-        let bytes = std::fs::symlink_metadata(&path).map_or(0, |file| file.len());
-        if bytes > *left_bytes {
-            return (State::Bad("the manifests of this folder take more than 256 MiB together; move some of its checkpoints elsewhere".into()), None);
+    /// What has the name of a checkpoint, and whether it is a folder: never through a link, as what it leads to is not ours to read or
+    /// remove.
+    fn folders(&self) -> Result<Vec<(String, bool)>> {
+        let listed = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.doing("list", &self.dir)?,
+        };
+        let mut found = Vec::new();
+        for entry in listed {
+            let entry = entry.doing("list", &self.dir)?;
+            let name = entry.file_name().into_string().ok().filter(|name| names::parse(name).is_some());
+            found.extend(name.map(|name| (name, entry.file_type().is_ok_and(|kind| kind.is_dir()))));
         }
-        *left_bytes -= bytes;
-        match read_sealed::<Manifest>(&path) {
+        Ok(found)
+    }
+
+    fn state(&self, name: &str, left: &mut Left) -> (State, Option<Listed>) {
+        let path = self.dir.join(name).join(MANIFEST);
+        let too_many = || (State::Bad(TOO_MANY.into()), None);
+        let bytes = std::fs::symlink_metadata(&path).map_or(0, |file| file.len());
+        if !Left::take(&mut left.text_bytes, bytes.min(MOST_MANIFEST_BYTES)) {
+            return too_many();
+        }
+        let dir = self.dir.join(name);
+        let folder = match Folder::reach(&dir) {
+            Err(error) => return (State::Bad(format!("cannot open {}: {error}", dir.display())), None),
+            Ok(folder) => folder,
+        };
+        match read_manifest(&folder) {
+            Ok((manifest, _)) if !Left::take(&mut left.held_bytes, manifest.bytes()) => too_many(),
             Ok((manifest, digest)) => {
-                *left_bytes = left_bytes.saturating_sub(METRIC_BYTES * manifest.metrics.len() as u64);
-                let verified = is_marked_verified(&self.dir.join(name), &digest);
+                let verified = is_marked_verified(&folder, &digest);
                 (if verified { State::Verified } else { State::Committed }, Some(manifest))
             }
             Err(error) if error.is_not_found() => (State::Incomplete, None),
@@ -174,6 +200,13 @@ impl Store {
     /// The checkpoint of that folder name, or of that step (its newest): "step-000000123", "123", "latest"; "best" by the metric
     /// that the newest one's run goes by.
     pub fn checkpoint(&self, which: &str) -> Result<Checkpoint> {
+        // Without a list of all: who goes through a folder by names reads each manifest once.
+        if names::parse(which).is_some() {
+            match Checkpoint::open(&self.dir.join(which)) {
+                Err(error) if error.is_not_found() => {}
+                found => return found,
+            }
+        }
         let entries = self.list()?;
         let committed = || entries.iter().filter(|entry| entry.state != State::Incomplete);
         let found = match (which, which.parse::<u64>()) {
@@ -215,16 +248,17 @@ impl Store {
     /// One process at a time: with several ranks, rank 0 looks and tells the others the name.
     pub fn newest_verified(&self, progress: &(dyn Fn(&str, u64, u64) + Sync)) -> Result<Newest> {
         let mut newest = Newest::default();
-        let opened = match self.opened() {
+        let (opened, folder) = match self.opened() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(newest),
             other => other.doing("open", &self.dir)?,
         };
         // Their names alone: where one is moved, what is left is listed anew.
-        let committed = self.list()?.into_iter().filter(|entry| entry.state != State::Incomplete);
+        let listed = opened.list().map_err(|error| error.shown_as(&opened.dir, &self.dir))?;
+        let committed = listed.into_iter().filter(|entry| entry.state != State::Incomplete);
         let names: Vec<String> = committed.map(|entry| entry.name).collect();
         for name in names {
             let dir = self.dir.join(&name);
-            let verified = Checkpoint::open(&dir).and_then(|checkpoint| {
+            let verified = Checkpoint::open_in(&folder, &name, &dir).and_then(|checkpoint| {
                 checkpoint.verify(Check::Full, &|done, all| progress(&name, done, all))?;
                 Ok(checkpoint)
             });
@@ -235,11 +269,11 @@ impl Store {
                     break;
                 }
                 // Collected by the job that saves here.
-                Err(_) if !dir.exists() => {}
+                Err(_) if !opened.dir.join(&name).exists() => {}
                 Err(error) => {
                     let moved_to = error
                         .is_damage()
-                        .then(|| opened.0.quarantine(&name, &error.to_string()).ok())
+                        .then(|| opened.quarantine(&name, &error.to_string()).ok())
                         .flatten()
                         .map(|moved_to| self.dir.join(QUARANTINE).join(moved_to));
                     newest.passed.push(Passed { name, reason: error.to_string(), moved_to });
@@ -302,10 +336,11 @@ impl Store {
     }
 
     fn collect_with(&self, files: &dyn Files, keep: usize, dry_run: bool) -> Result<Collected> {
-        let (opened, _folder) = match self.opened() {
+        let folder: OwnedFd = match stallscope_folder::Folder::open(&self.dir).map_err(std::io::Error::from) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Collected::default()),
-            other => other.doing("open", &self.dir)?,
+            other => other.doing("open", &self.dir)?.into(),
         };
+        let opened = Store { dir: files::itself(&folder) };
         opened.collect_here(files, keep, dry_run).map_err(|error| error.shown_as(&opened.dir, &self.dir))
     }
 
@@ -356,8 +391,7 @@ impl Store {
                 {
                     if !dry_run {
                         let save = entry.manifest.map(|manifest| manifest.save);
-                        let is_it =
-                            |found: Option<&Manifest>| found.map(|found| &found.save) == save.as_ref();
+                        let is_it = |found: Option<&Listed>| found.map(|found| &found.save) == save.as_ref();
                         remove(files, &self.dir.join(&entry.name), &is_it)?;
                     }
                     collected.removed.push(entry.name);
@@ -395,8 +429,13 @@ impl Store {
 
     /// Only under the lock: else it would take the folder of a save under way.
     pub(crate) fn remove_leftovers(&self, files: &dyn Files, dry_run: bool) -> Result<Vec<String>> {
-        let incomplete = self.list()?.into_iter().filter(|entry| entry.state == State::Incomplete);
-        let names: Vec<String> = incomplete.map(|entry| entry.name).collect();
+        let is_incomplete = |name: &str| {
+            let found = std::fs::symlink_metadata(self.dir.join(name).join(MANIFEST));
+            found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        let found = self.folders()?.into_iter();
+        let incomplete = found.filter(|(name, is_folder)| *is_folder && is_incomplete(name));
+        let names: Vec<String> = incomplete.map(|(name, _)| name).collect();
         if !dry_run {
             // What was removed that committed them is gone for good before the rest goes. All of them first: a sync of one waits
             // for the removal of those before it, and there may be thousands.
@@ -443,13 +482,6 @@ fn latest_retain(entries: &[&Entry]) -> Retain {
     entries.iter().find_map(|entry| Some(entry.manifest.as_ref()?.retain.clone())).unwrap_or_default()
 }
 
-fn is_marked_verified(dir: &Path, digest: &Digest) -> bool {
-    let path = dir.join(VERIFIED);
-    let mut text = String::new();
-    let read = open_plain(&path, false).and_then(|file| file.take(MARK_BYTES).read_to_string(&mut text));
-    read.is_ok() && text.trim() == digest.hex()
-}
-
 /// The folder's content is foreign: a file of that name may be a link to one of the user's, and the reason may quote
 /// what is in it.
 fn note_reason(dir: &Path, reason: &str) -> std::io::Result<()> {
@@ -461,13 +493,4 @@ fn note_reason(dir: &Path, reason: &str) -> std::io::Result<()> {
     let file = rustix::fs::openat(&dir, REASON, flags, Mode::from_raw_mode(0o666))?;
     let plain: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     std::io::Write::write_all(&mut std::fs::File::from(file), format!("{plain}\n").as_bytes())
-}
-
-/// Notes that a checkpoint was read back whole. No harm when that fails or is lost: it will be read once more.
-pub fn mark_verified(checkpoint: &Checkpoint) {
-    if !is_marked_verified(checkpoint.dir(), &checkpoint.digest) {
-        let path = checkpoint.dir().join(VERIFIED);
-        let _ = Disk.remove_file(&path);
-        let _ = write_small(&Disk, &path, format!("{}\n", checkpoint.digest.hex()).as_bytes());
-    }
 }

@@ -6,7 +6,9 @@ mod support;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use stallscope_checkpoint::{Check, Checkpoint, Dtype, Options, Plan, Saver, State, Store, TensorSpec};
+use stallscope_checkpoint::{
+    Check, Checkpoint, Dtype, Options, Plan, Saver, State, Store, TensorSpec, mark_verified,
+};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -62,17 +64,17 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn the_manifests_of_a_folder_are_read_up_to_a_bound() {
     let dir = fast_dir();
-    for step in 1..=4 {
+    for step in 1..=8 {
         let into = dir.path().join(format!("step-{step:09}"));
         std::fs::create_dir(&into).unwrap();
         let manifest = std::fs::File::create(into.join("manifest.json")).unwrap();
-        manifest.set_len(100 << 20).unwrap();
+        manifest.set_len(40 << 20).unwrap();
     }
     let listed = Store::open(dir.path()).list().unwrap();
-    let too_many = listed.iter().filter(
-        |entry| matches!(&entry.state, State::Bad(why) if why.contains("more than 256 MiB together")),
-    );
-    assert_eq!((listed.len(), too_many.count()), (4, 2));
+    let too_many = listed
+        .iter()
+        .filter(|entry| matches!(&entry.state, State::Bad(why) if why.contains("more than 256 MiB of text")));
+    assert_eq!((listed.len(), too_many.count()), (8, 2));
 }
 
 /// Whatever was done to it: either it is refused, or all of it is as it was.
@@ -284,6 +286,24 @@ fn a_linked_folder_is_never_entered_nor_removed() {
     assert!(is_refused_or_right(root.path(), &dir).unwrap());
 }
 
+/// Who may write to a folder around it had an administrator's `ckpt verify` take the mark of another checkpoint away.
+#[test]
+fn a_mark_goes_into_the_folder_that_was_read() {
+    let ((root, dir), (_elsewhere, victim)) = (copy(), copy());
+    std::fs::write(victim.join("verified"), "theirs").unwrap();
+    let _ = std::fs::remove_file(dir.join("verified"));
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let aside = root.path().join("aside");
+    std::fs::rename(&dir, &aside).unwrap();
+    std::fs::rename(&victim, &dir).unwrap();
+    mark_verified(&checkpoint);
+    assert_eq!(std::fs::read_to_string(dir.join("verified")).unwrap(), "theirs");
+    assert_eq!(std::fs::read_to_string(aside.join("verified")).unwrap().trim().len(), 64);
+    // It is read there as well.
+    std::fs::remove_dir_all(&dir).unwrap();
+    checkpoint.verify(Check::Full, &|_, _| {}).unwrap();
+}
+
 #[test]
 fn a_later_format_is_not_called_damaged() {
     let (_root, dir) = copy();
@@ -461,7 +481,7 @@ fn more_tensors_than_any_state_has_are_refused_as_they_are_read_and_saved() {
     let (_root, dir) = copy();
     with_empty_tensors(&dir, (1 << 19) + 1);
     let error = Checkpoint::open(&dir).err().unwrap().to_string();
-    assert!(error.contains("has 524289 tensors, and one has at most 524288"), "{error}");
+    assert!(error.contains("a list of at most 524288"), "{error}");
     let spec = |at| TensorSpec { name: format!("t{at}"), dtype: Dtype::F32, shape: vec![0] };
     let error = Plan::of((0..=1 << 19).map(spec).collect(), &[]).err().unwrap().to_string();
     assert!(error.contains("524289 tensors, and a checkpoint has at most 524288 a rank"), "{error}");

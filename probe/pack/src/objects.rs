@@ -30,8 +30,9 @@ pub trait Objects: Debug + Send + Sync {
     /// another than when it was read first of the kind `StaleNetworkFileHandle`.
     fn read(&self, wanted: &[Wanted]) -> Vec<Result<Got>>;
 
-    /// All bytes of an object; none where it is not there.
-    fn whole(&self, name: &str) -> Result<Option<Vec<u8>>>;
+    /// All bytes of an object; none where it is not there. An error where it has more than `most_bytes`, which is known before they are
+    /// read.
+    fn whole(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>>;
 }
 
 /// What lies between two records is read along where it is no more than this: a request costs what so many bytes take.

@@ -286,18 +286,22 @@ impl Pack {
     fn stored_size(&self, entry: &Entry<'_>) -> Result<usize> {
         let facts = self.snapshot.chunk(entry.chunk)?;
         let path = self.dir.join(facts.id.file_name());
-        // Its length by the file, not by what was written about it.
         let end = entry.offset.checked_add(entry.stored_bytes).filter(|end| *end <= facts.bytes);
-        let size = end.and_then(|_| usize::try_from(entry.stored_bytes).ok());
-        let size = size.ok_or_else(|| about(&path, entry, "lies behind its end"))?;
-        match &self.source {
-            Source::Files(files) if files.is_known(entry.chunk) => {}
-            Source::Files(files) => {
-                files.with_chunk(entry.chunk, &facts, &self.dir, &self.snapshot, |_| ())?;
-            }
-            Source::Objects(store) => self.is_long_enough(store, entry, &facts)?,
+        let size = end.zip(usize::try_from(entry.stored_bytes).ok());
+        let behind_its_end = || about(&path, entry, "lies behind its end");
+        let (end, size) = size.ok_or_else(behind_its_end)?;
+        let files = match &self.source {
+            Source::Files(files) => files,
+            Source::Objects(store) => return self.is_long_enough(store, entry, &facts).map(|()| size),
+        };
+        if files.count(entry.chunk).is_none() {
+            files.with_chunk(entry.chunk, &facts, &self.dir, &self.snapshot, |_| ())?;
         }
-        Ok(size)
+        // By the file: who may write to the snapshot, which is mapped, changes any number in it after it was compared.
+        match files.count(entry.chunk).is_some_and(|count| end <= count) {
+            true => Ok(size),
+            false => Err(behind_its_end()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::fs::{CWD, FileType, Mode, inotify, mknodat};
 use stallscope_folder::Folder;
 use stallscope_pack::{
     About, Chunk, DELETED, Deleted, Disk, Id, Notice, Options, Origin, Out, Pack, Result, Storage, append,
-    build, chunk_of, delete, extract, pack, purge, rebuild, seal_deleted, verify,
+    build, chunk_of, delete, extract, pack, purge, rebuild, seal_deleted, seal_snapshot, verify,
 };
 use std::fs;
 use std::io;
@@ -260,6 +260,28 @@ fn nothing_is_written_behind_another_users_link() {
     Pack::open(&at("packed")).unwrap();
     assert_eq!(fs::read(dir.join("snapshot")).unwrap(), before);
     assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 0);
+}
+
+/// Once a chunk was opened, its length was believed as the snapshot has it, which is mapped and may be changed at any time: the reader was
+/// ended by a request for as much memory as there is nowhere.
+#[test]
+fn a_snapshot_that_is_changed_in_place_gives_no_record_a_size() {
+    let (_root, dir) = made(&[(b"a/x", b"some bytes")]);
+    let opened = Pack::open(&dir).unwrap();
+    assert_eq!(opened.whole(&opened.snapshot().entry(0).unwrap()).unwrap(), b"some bytes");
+    let path = dir.join("snapshot");
+    let mut bytes = fs::read(&path).unwrap();
+    let (chunk, record) = (96, 96 + 32);
+    bytes[chunk + 16..chunk + 24].copy_from_slice(&(1_u64 << 62).to_le_bytes());
+    for field in [record + 16, record + 24] {
+        bytes[field..field + 8].copy_from_slice(&(1_u64 << 61).to_le_bytes());
+    }
+    seal_snapshot(&mut bytes);
+    fs::File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
+    let entry = opened.snapshot().entry(0).unwrap();
+    assert_eq!(entry.bytes, 1 << 61);
+    let refused = opened.size_of(&entry).unwrap_err().to_string();
+    assert!(refused.contains("lies behind its end"), "{refused}");
 }
 
 /// Billions of records that are holes in the file had each been named, and kept in memory.

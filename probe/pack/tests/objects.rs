@@ -58,7 +58,7 @@ impl Objects for Memory {
         wanted.iter().map(one).collect()
     }
 
-    fn whole(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    fn whole(&self, name: &str, _most_bytes: u64) -> Result<Option<Vec<u8>>> {
         Ok(self.objects().get(name).cloned())
     }
 }

@@ -61,9 +61,9 @@ class Server:
 class Fault:
     """What becomes of the next `times` answers to requests whose path ends in `of`."""
 
-    def __init__(self, kind, of="", times=1, status=503, code="SlowDown"):
+    def __init__(self, kind, of="", times=1, status=503, code="SlowDown", headers=None):
         self.kind, self.of, self.times = kind, of, times
-        self.status, self.code = status, code
+        self.status, self.code, self.headers = status, code, headers or {}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind == "answer":
             body = f"<Error><Code>{fault.code}</Code></Error>".encode()
-            self._answer(fault.status, {"Retry-After": "0"}, body)
+            self._answer(fault.status, {"Retry-After": "0", **fault.headers}, body)
             return
         connection = http.client.HTTPConnection("127.0.0.1", self.server.behind)
         headers = {name: value for name, value in self.headers.items() if kind != "whole" or name.lower() != "range"}

@@ -380,3 +380,30 @@ def test_a_process_that_is_forked_while_threads_read_has_connections_of_its_own(
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_store_sends_nobody_elsewhere(url, server, proxy, monkeypatch, status):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token")
+    elsewhere = Proxy(server.port)
+    try:
+        location = f"http://127.0.0.1:{elsewhere.port}/{object_of(url, 'snapshot')}"
+        proxy.add("answer", of="/snapshot", times=10, status=status, code="Moved", headers={"Location": location})
+        refused(url, "sends elsewhere")
+        assert elsewhere.requests == []
+    finally:
+        elsewhere.close()
+
+
+def test_headers_without_end_are_not_taken(url, proxy, monkeypatch):
+    monkeypatch.setenv("STALLSCOPE_STORE_TIMEOUT", "1")
+    proxy.add("answer", of="/snapshot", times=1000, status=206, headers={"X-Long": "x" * (4 << 20)})
+    refused(url, "no whole answer within 1 s")
+
+
+def test_what_is_on_this_machine_is_asked_through_no_proxy(url, folder, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        # Nobody listens there.
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("STALLSCOPE_STORE_TIMEOUT", "5")
+    assert everything(stallscope.PackedDataset(url)) == everything(stallscope.PackedDataset(folder))

@@ -4,14 +4,15 @@
 //! the store wait for the network, and a process that is forked lacks no thread.
 
 use crate::fetch::{Part, part};
+use crate::http::Times;
 use crate::location::{Kind, Location};
 use crate::patience::Seen;
 use crate::service::Connector;
 use crate::trouble::Trouble;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::azure::MicrosoftAzureBuilder;
 use object_store::client::ClientConfigKey;
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{ObjectStore, RetryConfig};
@@ -65,8 +66,8 @@ pub(crate) struct Shared {
     pub(crate) permits: Semaphore,
     pub(crate) longest: Duration,
     seen: Mutex<Seen>,
-    /// What each object is by the store (ETag), once it was read.
-    tags: Mutex<HashMap<String, String>>,
+    /// What each object is by the store (ETag), once it was read: a number made of it, as a store may call it anything.
+    tags: Mutex<HashMap<String, u64>>,
     chances: RandomState,
 }
 
@@ -75,13 +76,13 @@ impl Shared {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tags(&self) -> MutexGuard<'_, HashMap<String, String>> {
+    fn tags(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an object is the one that was read first; stores that do not name it are believed.
     pub(crate) fn is_same(&self, name: &str, tag: Option<String>) -> bool {
-        let Some(tag) = tag else { return true };
+        let Some(tag) = tag.map(|tag| self.chances.hash_one(tag)) else { return true };
         let mut tags = self.tags();
         match tags.get(name) {
             Some(first) => *first == tag,
@@ -150,13 +151,16 @@ impl Client {
         whole
     }
 
-    /// All of an object.
-    pub(crate) fn whole(&self, name: &str) -> Result<Vec<u8>, Trouble> {
+    /// All of an object that has no more than so many bytes.
+    pub(crate) fn whole(&self, name: &str, most_bytes: u64) -> Result<Vec<u8>, Trouble> {
         let part = |range| Part { name: name.to_owned(), range };
         let read = || {
             // Another one may have taken its place meanwhile.
             self.shared.tags().remove(name);
             let first = self.read(vec![part(0..MOST_PART_BYTES)]).pop().unwrap_or(Err(Trouble::Gone))?;
+            if first.size > most_bytes {
+                return Err(Trouble::TooLarge { bytes: first.size, most_bytes });
+            }
             let mut bytes = first.bytes;
             while (bytes.len() as u64) < first.size {
                 // As far as memory is filled by what came: the store may name any size.
@@ -178,34 +182,37 @@ impl Client {
 
     /// Each by one request, many at once, in their order.
     fn each(&self, parts: Vec<Part>) -> Vec<Result<Got, Trouble>> {
+        let mut found: Vec<Option<Result<Got, Trouble>>> = parts.iter().map(|_| None).collect();
         let lost = || Trouble::Other("the request was lost".into());
-        let mut found: Vec<_> = parts.iter().map(|_| Err(lost())).collect();
-        let Some(runtime) = &self.runtime else { return found };
-        runtime.block_on(async {
-            let mut under_way = JoinSet::new();
-            for (number, one) in parts.into_iter().enumerate() {
-                let shared = self.shared.clone();
-                under_way.spawn(async move { (number, part(&shared, &one).await) });
-            }
-            let mut looks = tokio::time::interval(LOOK_EVERY);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            looks.tick().await;
-            loop {
-                tokio::select! {
-                    biased;
-                    done = under_way.join_next() => match done {
-                        Some(Ok((number, one))) => found[number] = one,
-                        Some(Err(_)) => {}
-                        None => break,
-                    },
-                    _ = looks.tick() => if INTERRUPT.get().is_some_and(|is_interrupted| is_interrupted()) {
-                        found.iter_mut().for_each(|one| *one = Err(Trouble::Interrupted));
-                        break;
-                    },
+        let ended = self.runtime.as_ref().map_or_else(lost, |runtime| {
+            runtime.block_on(async {
+                let mut under_way = JoinSet::new();
+                for (number, one) in parts.into_iter().enumerate() {
+                    let shared = self.shared.clone();
+                    under_way.spawn(async move { (number, part(&shared, &one).await) });
                 }
-            }
+                let mut looks = tokio::time::interval(LOOK_EVERY);
+                looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                looks.tick().await;
+                loop {
+                    tokio::select! {
+                        biased;
+                        done = under_way.join_next() => match done {
+                            // The others would wait as long: what is read together ends together.
+                            Some(Ok((_, Err(Trouble::TooLate(last))))) => break Trouble::TooLate(last),
+                            Some(Ok((number, one))) => found[number] = Some(one),
+                            Some(Err(_)) => {}
+                            None => break lost(),
+                        },
+                        _ = looks.tick() => if INTERRUPT.get().is_some_and(|is_interrupted| is_interrupted()) {
+                            found.fill(None);
+                            break Trouble::Interrupted;
+                        },
+                    }
+                }
+            })
         });
-        found
+        found.into_iter().map(|one| one.unwrap_or_else(|| Err(ended.clone()))).collect()
     }
 }
 
@@ -223,57 +230,46 @@ fn opened(location: &Location, longest: Duration) -> object_store::Result<Arc<dy
     // What is tried again is decided here.
     let retry = RetryConfig { max_retries: 0, retry_timeout: longest, ..RetryConfig::default() };
     let url = location.url();
-    let settings = settings(location, longest);
+    // Who names a server without TLS means it.
+    let plain = is_without_tls(location).then(|| "true".to_owned());
+    let times = Times {
+        all: longest,
+        connecting: LONGEST_CONNECTING.min(longest),
+        silence: LONGEST_SILENCE.min(longest / 2),
+    };
     Ok(match location.kind {
         Kind::Amazon => {
             let mut builder = AmazonS3Builder::from_env().with_url(url).with_retry(retry);
-            for (key, value) in settings {
-                builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+            if let Some(yes) = plain {
+                builder = builder.with_config(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp), yes);
             }
-            Arc::new(builder.with_http_connector(Connector).build()?)
+            Arc::new(builder.with_http_connector(Connector(times)).build()?)
         }
         Kind::Google => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retry);
-            for (key, value) in settings {
-                builder = builder.with_config(GoogleConfigKey::Client(key), value);
-            }
-            Arc::new(builder.with_http_connector(Connector).build()?)
+            let builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retry);
+            Arc::new(builder.with_http_connector(Connector(times)).build()?)
         }
         Kind::Azure => {
-            let mut builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retry);
-            for (key, value) in settings {
-                builder = builder.with_config(AzureConfigKey::Client(key), value);
-            }
-            Arc::new(builder.with_http_connector(Connector).build()?)
+            let builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retry);
+            Arc::new(builder.with_http_connector(Connector(times)).build()?)
         }
         Kind::Http => {
             let mut builder =
                 HttpBuilder::new().with_url(&location.url[..url::Position::BeforePath]).with_retry(retry);
-            for (key, value) in settings {
-                builder = builder.with_config(key, value);
+            if let Some(yes) = plain {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, yes);
             }
-            Arc::new(builder.with_http_connector(Connector).build()?)
+            Arc::new(builder.with_http_connector(Connector(times)).build()?)
         }
     })
 }
 
-fn settings(location: &Location, longest: Duration) -> Vec<(ClientConfigKey, String)> {
-    let ms = |time: Duration| format!("{}ms", time.as_millis().max(1));
-    let mut settings = vec![
-        (ClientConfigKey::Timeout, ms(longest)),
-        (ClientConfigKey::ConnectTimeout, ms(LONGEST_CONNECTING.min(longest))),
-        (ClientConfigKey::ReadTimeout, ms(LONGEST_SILENCE.min(longest / 2))),
-    ];
-    // Who names a server without TLS means it.
+fn is_without_tls(location: &Location) -> bool {
     let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].map(std::env::var);
     let endpoint = endpoint.into_iter().find_map(Result::ok).unwrap_or_default();
-    let is_plain = match location.kind {
+    match location.kind {
         Kind::Amazon => endpoint.starts_with("http://"),
         Kind::Http => location.url.scheme() == "http",
         Kind::Google | Kind::Azure => false,
-    };
-    if is_plain {
-        settings.push((ClientConfigKey::AllowHttp, "true".into()));
     }
-    settings
 }

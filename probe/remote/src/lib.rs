@@ -7,6 +7,7 @@
 mod client;
 mod fetch;
 mod fork;
+mod http;
 mod location;
 mod patience;
 mod service;
@@ -122,8 +123,8 @@ impl Objects for Remote {
             .collect()
     }
 
-    fn whole(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        match self.client()?.whole(name) {
+    fn whole(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+        match self.client()?.whole(name, most_bytes) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(Trouble::Gone) => Ok(None),
             Err(trouble) => Err(self.about(name, trouble)),

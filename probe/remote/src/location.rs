@@ -37,8 +37,9 @@ impl Location {
         let text = text.trim_end_matches('/');
         let url = Url::parse(text).map_err(|error| format!("what is given for a pack is no URL: {error}"))?;
         // Sentences and pickles have the URL.
-        if url.password().is_some() {
-            return Err("a URL with a password in it goes into sentences and workers; credentials are taken from the environment".into());
+        let is_container = ["abfs", "abfss"].contains(&url.scheme());
+        if url.password().is_some() || !url.username().is_empty() && !is_container {
+            return Err("a URL with a user or a password in it goes into sentences and workers; credentials are taken from the environment".into());
         }
         if url.query().is_some() || url.fragment().is_some() {
             return Err(format!(
@@ -91,10 +92,18 @@ mod tests {
         assert_eq!((location.kind, location.bucket()), (Kind::Amazon, "bucket"));
         let location = Location::of("http://host:81/a%20b/p.pack").unwrap();
         assert_eq!((location.kind, location.folder.as_ref()), (Kind::Http, "a b/p.pack"));
+        let location = Location::of("abfss://container@account.dfs.core.windows.net/p.pack").unwrap();
+        assert_eq!((location.kind, location.folder.as_ref()), (Kind::Azure, "p.pack"));
+        // What climbs is resolved as any browser does it, and stays in the bucket.
+        let folder = |url| Location::of(url).map(|location| location.folder.to_string());
+        assert_eq!(folder("s3://bucket/a/../../%2e%2e/b").as_deref(), Ok("b"));
+        assert_eq!(folder("s3://bucket/a%3Fb%23c").as_deref(), Ok("a?b#c"));
         for (url, word) in [
             ("s3://", "URL"),
             ("https://host/p?X-Amz-Signature=1", "query"),
             ("http://user:secret@host/p", "password"),
+            ("https://secret@host/p", "password"),
+            ("s3://secret@bucket/p", "password"),
             ("s3://bucket/a//b", "no pack"),
         ] {
             let sentence = Location::of(url).unwrap_err();

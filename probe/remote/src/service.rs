@@ -3,16 +3,19 @@
 //! object_store reads bodies as they come, and makes text of what is no success: here a body has no more bytes than were asked for, and
 //! what a store answers otherwise is an error with a type.
 
+use crate::http::{Times, client, direct};
 use hyper::body::{Body, Bytes};
 use hyper::header::{HeaderMap, RANGE, RETRY_AFTER};
 use hyper::{StatusCode, Uri};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-    HttpService, ReqwestConnector,
+    HttpService,
 };
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Of an answer that is no success: so much of it is looked at.
@@ -40,19 +43,26 @@ pub(crate) struct Answer {
 pub(crate) struct NoCredentials(String);
 
 #[derive(Debug)]
-pub(crate) struct Connector;
+pub(crate) struct Connector(pub(crate) Times);
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = ReqwestConnector::default().connect(options)?;
         let endpoint = std::env::var("AWS_METADATA_ENDPOINT").ok().and_then(|endpoint| endpoint.parse().ok());
-        Ok(HttpClient::new(Bounded { client, endpoint }))
+        let (options, times) = (options.clone(), self.0);
+        let client = client(&options, times)?;
+        // Most need none, and it reads the system's certificates.
+        let direct = LazyLock::new(Box::new(move || direct(&options, times)) as MakesDirect);
+        Ok(HttpClient::new(Bounded { client, direct, endpoint }))
     }
 }
+
+type MakesDirect = Box<dyn FnOnce() -> object_store::Result<HttpClient> + Send>;
 
 #[derive(Debug)]
 struct Bounded {
     client: HttpClient,
+    /// By no proxy.
+    direct: LazyLock<object_store::Result<HttpClient>, MakesDirect>,
     /// Of the service that gives this machine credentials, where it is another one.
     endpoint: Option<Uri>,
 }
@@ -74,7 +84,13 @@ impl HttpService for Bounded {
                 .and_then(authority)
                 .is_some_and(|own| authority(request.uri()) == Some(own));
             let of_machine = is_named || is_of_machine(request.uri());
-            let answer = self.client.execute(request).await;
+            let client = match of_machine || is_here(request.uri()) {
+                false => &self.client,
+                true => self.direct.as_ref().map_err(|error| {
+                    HttpError::new(HttpErrorKind::Unknown, std::io::Error::other(error.to_string()))
+                })?,
+            };
+            let answer = client.execute(request).await;
             let (parts, body) = match answer {
                 Err(error) if of_machine => {
                     return Err(HttpError::new(error.kind(), NoCredentials(error.to_string())));
@@ -120,6 +136,14 @@ fn asked(headers: &HeaderMap) -> Option<usize> {
 fn is_of_machine(uri: &Uri) -> bool {
     uri.host().is_some_and(|host| {
         host.starts_with("169.254.") || host == "metadata.google.internal" || host.starts_with("[fd00:ec2:")
+    })
+}
+
+/// Whether it is on this machine.
+fn is_here(uri: &Uri) -> bool {
+    uri.host().is_some_and(|host| {
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
     })
 }
 

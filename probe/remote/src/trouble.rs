@@ -18,6 +18,11 @@ pub(crate) enum Trouble {
     Changed,
     /// It ends before what was asked for.
     Short,
+    /// It has more than is read of it.
+    TooLarge {
+        bytes: u64,
+        most_bytes: u64,
+    },
     /// The server gives objects whole.
     NoRanges,
     NoCredentials,
@@ -52,6 +57,9 @@ const OF_BUCKETS: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "InvalidBuck
 const OF_REGIONS: [&str; 3] =
     ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"];
 
+/// Characters of an error that are shown.
+const MOST_SHOWN: usize = 300;
+
 impl Trouble {
     pub(crate) fn of(error: &object_store::Error) -> Trouble {
         let chain = || sources(error);
@@ -62,7 +70,7 @@ impl Trouble {
             return Trouble::NoCredentials;
         }
         // What lies deepest says most.
-        let what = chain().last().map_or_else(|| error.to_string(), ToString::to_string);
+        let what = shown(&chain().last().map_or_else(|| error.to_string(), ToString::to_string));
         let is_of_http = chain().any(|error| error.is::<HttpError>());
         if is_of_http && what.to_ascii_lowercase().contains("certificate") {
             return Trouble::Untrusted(what);
@@ -125,6 +133,9 @@ impl Trouble {
                     _ => "look at its name, and at the account that the environment names",
                 }
             )),
+            Trouble::TooLarge { bytes, most_bytes } => refused(format!(
+                "by the store it has {bytes} bytes, and at most {most_bytes} are taken into memory; copy the pack to a folder, where it is mapped"
+            )),
             Trouble::NoRanges => refused(
                 "the server gives no ranges of bytes; use one that does, as an object store or nginx".into(),
             ),
@@ -141,6 +152,7 @@ impl Trouble {
             )),
             Trouble::OtherRegion(region) => refused(match region {
                 Some(region) => format!("the bucket is in another region; set AWS_REGION={region}"),
+                None if kind == Kind::Http => "the server sends elsewhere, and redirects are not followed; name the URL that the objects have there".into(),
                 None => "the store sends elsewhere, as for a bucket in another region; set AWS_REGION, or the endpoint".into(),
             }),
             Trouble::Untrusted(what) => refused(format!(
@@ -156,6 +168,12 @@ impl Trouble {
             Trouble::Interrupted => refused("interrupted".into()),
         }
     }
+}
+
+/// Of what is wrong: a header or a certificate may be quoted in it, which are the store's to choose.
+fn shown(what: &str) -> String {
+    let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    what.chars().take(MOST_SHOWN).map(plain).collect()
 }
 
 /// An error and what it comes from.
@@ -223,6 +241,15 @@ mod tests {
         ] {
             assert_eq!(answer(status, code), expected, "{status} {code}");
         }
+    }
+
+    #[test]
+    fn no_sentence_has_what_a_store_would_have_a_terminal_do() {
+        let source = format!("it is \u{1b}[2J\u{202e}{}", "x".repeat(1 << 20)).into();
+        let Trouble::Other(what) = Trouble::of(&object_store::Error::Generic { store: "S3", source }) else {
+            panic!("it is of no other kind")
+        };
+        assert!(what.len() == MOST_SHOWN && what.starts_with("it is ?[2J?x"), "{what}");
     }
 
     #[test]

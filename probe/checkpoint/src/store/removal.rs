@@ -4,7 +4,7 @@
 use crate::arena::lock;
 use crate::error::{Doing, Error, Result};
 use crate::files::{Files, Folder};
-use crate::manifest::{MANIFEST, Manifest, read_sealed};
+use crate::manifest::{Listed, MANIFEST, read_manifest};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,12 +15,12 @@ use std::thread;
 const SYNC_THREADS: usize = 64;
 
 /// Removes the checkpoint in `dir`, if `is_it` says so of its manifest, or of there being none. Follows no link.
-pub(crate) fn remove(files: &dyn Files, dir: &Path, is_it: &dyn Fn(Option<&Manifest>) -> bool) -> Result<()> {
+pub(crate) fn remove(files: &dyn Files, dir: &Path, is_it: &dyn Fn(Option<&Listed>) -> bool) -> Result<()> {
     let folder = match Folder::open(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         other => other.doing("open", dir)?,
     };
-    let manifest = match read_sealed::<Manifest>(&folder.itself().join(MANIFEST)) {
+    let manifest = match read_manifest(&folder) {
         Ok((manifest, _)) => Some(manifest),
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error),

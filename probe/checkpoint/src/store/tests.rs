@@ -1,8 +1,9 @@
 //! What is removed where something else comes in a checkpoint's place.
 
+use super::mark::VERIFIED;
 use super::*;
-use crate::files::{Folder, Out};
-use crate::manifest::seal;
+use crate::files::{Folder, Out, write_small};
+use crate::manifest::{Digest, Manifest, seal};
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -220,11 +221,61 @@ fn metrics_of_few_bytes_count_as_what_they_take_in_memory() {
     let dir = root.path().join(names::folder(1, 1));
     std::fs::create_dir(&dir).expect("a folder");
     std::fs::write(dir.join(MANIFEST), seal(&manifest).0).expect("a file");
-    let (store, mut left_bytes) = (Store::open(root.path()), 10 * 100_000);
-    let states: Vec<_> = (0..20).map(|_| store.state(&names::folder(1, 1), &mut left_bytes)).collect();
+    let (store, mut left) = (Store::open(root.path()), Left { held_bytes: 10 * 104_000, ..Left::ALL });
+    let states: Vec<_> = (0..20).map(|_| store.state(&names::folder(1, 1), &mut left)).collect();
     let listed = states.iter().filter(|(_, manifest)| manifest.is_some()).count();
     assert!((9..=10).contains(&listed), "{listed}");
     assert!(
         matches!(&states[19].0, State::Bad(why) if why.contains("move some of its checkpoints elsewhere"))
     );
+}
+
+#[test]
+fn a_list_has_no_text_of_a_manifest_that_is_long() {
+    let root = tempfile::tempdir().expect("a folder");
+    let long = || "x".repeat(1 << 20);
+    let dir = root.path().join(names::folder(1, 1));
+    std::fs::create_dir(&dir).expect("a folder");
+    for (manifest, is_fine) in [
+        (Manifest { tool: long(), ..manifest(1) }, false),
+        (Manifest { save: long(), ..manifest(1) }, false),
+        (Manifest { run: Some(long()), ..manifest(1) }, false),
+        (Manifest { parts: vec![Digest::of(b"part"); 10_000], ..manifest(1) }, true),
+    ] {
+        std::fs::write(dir.join(MANIFEST), seal(&manifest).0).expect("a file");
+        let mut left = Left::ALL;
+        let (state, listed) = Store::open(root.path()).state(&names::folder(1, 1), &mut left);
+        assert_eq!(listed.as_ref().map(Listed::world), is_fine.then_some(10_000), "{state:?}");
+        if let State::Bad(why) = state {
+            assert!(why.len() < 2000, "{} bytes", why.len());
+        }
+        assert!(left.held_bytes > (64 << 20) - 1000, "{left:?}");
+    }
+}
+
+/// A folder of other manifests is not read for one whose name is known: `ckpt verify` read all of them for each.
+#[test]
+fn a_checkpoint_by_its_name_is_opened_without_a_list() {
+    let root = tempfile::tempdir().expect("a folder");
+    committed(root.path(), 1);
+    let opened = Store::open(root.path()).checkpoint(&names::folder(1, 1));
+    assert!(opened.is_err_and(|error| error.to_string().contains("names no rank")));
+    let missing = Store::open(root.path()).checkpoint(&names::folder(2, 1)).map(|_| ());
+    assert!(missing.is_err_and(|error| error.to_string().contains("there is step-000000001")));
+}
+
+#[test]
+fn another_users_link_leads_to_no_checkpoints_that_are_collected() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: another_users_link_leads_to_no_checkpoints_that_are_collected takes root");
+        return;
+    }
+    let root = tempfile::tempdir().expect("a folder");
+    let (dir, link) = (root.path().join("theirs"), root.path().join("link"));
+    with_old_ones(&dir);
+    std::os::unix::fs::symlink(&dir, &link).expect("a link");
+    std::os::unix::fs::lchown(&link, Some(65_001), None).expect("another user's");
+    let error = Store::open(&link).collect(1, false).expect_err("it is another user's link").to_string();
+    assert!(error.contains("another user's link leads there"), "{error}");
+    assert_eq!(std::fs::read_dir(&dir).expect("a folder").count(), 5);
 }

@@ -7,7 +7,7 @@ use crate::snapshot::{ChunkFacts, Snapshot};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Of the descriptors that a process may have, which part stays open for chunks; and how many at most.
 const OPEN_PART: u64 = 4;
@@ -23,6 +23,8 @@ pub(super) struct Files {
     /// A descriptor for each chunk that was opened. No lock is taken for them: a process that is forked while another thread
     /// held it would wait for it for good.
     opened: Box<[AtomicI32]>,
+    /// How many bytes each had when it was opened.
+    counts: Box<[AtomicU64]>,
     left: AtomicUsize,
 }
 
@@ -31,12 +33,14 @@ impl Files {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let left = (limit.unwrap_or(u64::MAX) / OPEN_PART).min(MOST_OPEN) as usize;
         let opened = (0..chunks).map(|_| AtomicI32::new(CLOSED)).collect();
-        Files { folder, opened, left: AtomicUsize::new(left) }
+        let counts = (0..chunks).map(|_| AtomicU64::new(0)).collect();
+        Files { folder, opened, counts, left: AtomicUsize::new(left) }
     }
 
-    /// Whether the chunk was opened, and so is as long as the snapshot has it.
-    pub(super) fn is_known(&self, number: usize) -> bool {
-        self.opened.get(number).is_some_and(|place| place.load(Ordering::Relaxed) != CLOSED)
+    /// How many bytes the chunk had when it was opened; none where it was not.
+    pub(super) fn count(&self, number: usize) -> Option<u64> {
+        let is_known = self.opened.get(number)?.load(Ordering::Acquire) != CLOSED;
+        is_known.then(|| self.counts.get(number).map(|count| count.load(Ordering::Relaxed)))?
     }
 
     /// Does `act` with the chunk's file, which has to have as many bytes as it had.
@@ -68,6 +72,8 @@ impl Files {
         if count < facts.bytes {
             return Err(too_short(&path, facts.bytes, count));
         }
+        // Before who finds it open asks for it.
+        self.counts[number].store(count, Ordering::Relaxed);
         self.keep(place, file, act)
     }
 
@@ -75,7 +81,7 @@ impl Files {
         let take = |left: usize| left.checked_sub(1);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
             // One that another thread has kept meanwhile stays.
-            let _ = place.compare_exchange(CLOSED, SEEN, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = place.compare_exchange(CLOSED, SEEN, Ordering::Release, Ordering::Relaxed);
             return Ok(act(file.as_fd()));
         }
         match place.compare_exchange(CLOSED, file.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {

@@ -13,6 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Of a snapshot, which is in memory as a whole: that of some 40 million files.
+const MOST_SNAPSHOT_BYTES: u64 = 4 << 30;
+/// Of a list of deletions: of two thousand million files.
+const MOST_DELETED_BYTES: u64 = 256 << 20;
+
 #[derive(Debug)]
 pub(super) struct InStore {
     objects: Arc<dyn Objects>,
@@ -25,7 +30,7 @@ impl Pack {
     /// gone is an error where it is read.
     pub fn open_objects(url: PathBuf, objects: Arc<dyn Objects>) -> Result<Pack> {
         let path = url.join(SNAPSHOT);
-        let Some(bytes) = objects.whole(SNAPSHOT)? else {
+        let Some(bytes) = objects.whole(SNAPSHOT, MOST_SNAPSHOT_BYTES)? else {
             return Err(Error::Refused(format!(
                 "{} is no pack: there is no {}; name the folder that was uploaded whole, its snapshot last",
                 url.display(),
@@ -35,7 +40,7 @@ impl Pack {
         let snapshot = Snapshot::parse(bytes, &path)?;
         let named =
             (0..snapshot.chunks()).map(|number| snapshot.chunk(number)).collect::<Result<Vec<_>>>()?;
-        let deleted = match objects.whole(DELETED) {
+        let deleted = match objects.whole(DELETED, MOST_DELETED_BYTES) {
             Ok(Some(bytes)) => Deleted::parse(&bytes, &url.join(DELETED)).map(|(_, deleted)| deleted),
             Ok(None) => Ok(Deleted::default()),
             Err(error) => Err(error),
