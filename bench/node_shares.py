@@ -1,6 +1,6 @@
 """`make bench-node-shares`: how the node's service divides memory among caches, beside other ways to divide it. Needs root.
 
-Sets of four jobs drawn by seed, each with a data set that it reads in a new random order each epoch. A real service is told of
+Sets of four jobs drawn by seed, each with a data set that it reads in a new random order each epoch. A real service hears of
 them over its socket, by clients that say what memory is worth to each, and grants memory. What the jobs then reach is simulated
 sample by sample: with what was granted, with a quarter of the memory each, with one LRU cache that they share, and with the best
 division of all in steps of 1/24 of the memory, found by trying each. The caches of the others keep what came first, of which no
