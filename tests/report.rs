@@ -182,8 +182,9 @@ fn recordings_of_others_are_read_and_not_written_to() {
         .spawn()
         .unwrap();
     let running = Killed(running);
-    wait_until("its recording can be read", || {
-        sandbox.run(&["report", "live.stall", "--format", "json"]).status.success()
+    let has_log = || std::fs::metadata(sandbox.path("live.stall-wal")).is_ok_and(|log| log.len() > 0);
+    wait_until("its recording can be read, and has a log", || {
+        sandbox.run(&["report", "live.stall", "--format", "json"]).status.success() && has_log()
     });
     drop(running);
     std::fs::write(sandbox.path("stop"), "").unwrap();
