@@ -420,11 +420,10 @@ pub fn seal_snapshot(bytes: &mut [u8]) {
             bytes[at + CHUNK_BYTES - 4..at + CHUNK_BYTES].copy_from_slice(&crc.to_le_bytes());
         }
         for at in (0..records).map(|number| places.records + number * RECORD_BYTES) {
-            let name_at = u64_at(bytes, at).and_then(|at| usize::try_from(at).ok());
-            let name_at = name_at.and_then(|at| at.checked_add(places.names));
-            let name_end = name_at.and_then(|at| at.checked_add(usize::from(u16_at(bytes, at + 52)?)));
-            let name =
-                name_at.zip(name_end).and_then(|(begin, end)| bytes.get(begin..end)).unwrap_or_default();
+            let begin = u64_at(bytes, at).and_then(|begin| usize::try_from(begin).ok());
+            let begin = begin.and_then(|begin| begin.checked_add(places.names));
+            let end = begin.and_then(|begin| begin.checked_add(usize::from(u16_at(bytes, at + 52)?)));
+            let name = begin.zip(end).and_then(|(begin, end)| bytes.get(begin..end)).unwrap_or_default();
             let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[at..at + RECORD_BYTES - 4]), name);
             bytes[at + RECORD_BYTES - 4..at + RECORD_BYTES].copy_from_slice(&crc.to_le_bytes());
         }
