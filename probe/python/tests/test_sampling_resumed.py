@@ -94,30 +94,6 @@ def test_a_look_at_what_follows_a_restore_uses_nothing_up(tmp_path, sampling):
     assert got == whole
 
 
-def train_zipped(folder, loaders, stop=None, seed=1):
-    torch.manual_seed(seed)
-    with Checkpointer(folder, loader=loaders, signals=(), every=10**6) as checkpointer:
-        start = checkpointer.restore()
-        step, got = start.step if start else 0, []
-        for _ in range(start.epoch if start else 0, EPOCHS):
-            for rows in zip(*(loader.weighted() for loader in loaders)):
-                got.append([ids.tolist() for _, ids, _ in rows])
-                checkpointer.step()
-                step += 1
-                if step == stop:
-                    checkpointer.save(wait=True)
-                    return got
-    return got
-
-
-@pytest.mark.parametrize("stop", [BATCHES - 1, BATCHES, BATCHES + 1])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_zipped_loaders_lose_no_epoch(tmp_path, sampling, stop):
-    whole = train_zipped(tmp_path / "whole", [made(sampling), made("plain")])
-    got = train_zipped(tmp_path / "cut", [made(sampling), made("plain")], stop)
-    assert got + train_zipped(tmp_path / "cut", [made(sampling), made("plain")], seed=2) == whole
-
-
 def warnings_of(folder, loader, rows):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

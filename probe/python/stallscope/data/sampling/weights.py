@@ -20,15 +20,11 @@ class Weighted:
         self.loader.load_state_dict(state)
 
     def __iter__(self):
-        # Begun here, as a loader is by iter(): zip() may end before it asks the second one for a batch.
-        return _weighted(self.loader._handing())
-
-
-def _weighted(handing):
-    for batch in handing:
-        index = handing.current.index
-        uses = index if isinstance(index, (list, tuple)) else [index]
-        yield batch, _ids(uses), torch.tensor([getattr(use, "weight", 1.0) for use in uses], dtype=torch.float32)
+        handing = self.loader._handing()
+        for batch in handing:
+            index = handing.current.index
+            uses = index if isinstance(index, (list, tuple)) else [index]
+            yield batch, _ids(uses), torch.tensor([getattr(use, "weight", 1.0) for use in uses], dtype=torch.float32)
 
 
 def _ids(uses):
