@@ -451,6 +451,21 @@ def test_a_long_look_is_made_again_later(monkeypatch):
     assert kept.unkept() == kept.unkept() == ["held"]
 
 
+@pytest.mark.parametrize("later", ["tensor", "raises"])
+def test_what_numbers_give_way_to_is_not_compared_with_them(tmp_path, later):
+    class Raises:
+        def __eq__(self, other):
+            raise RuntimeError("nothing is to ask this")
+
+        __hash__ = None
+
+    def change(held):
+        held[0] = torch.arange(3) if later == "tensor" else Raises()
+
+    (warning,) = warnings_of(tmp_path, Changing(collections.deque([1, 2, 3]), change), Samples())
+    assert "Changing.held, which the loader's sampler has, changed and is not saved" in warning
+
+
 def test_a_count_in_the_class_itself_is_too(tmp_path):
     (warning,) = warnings_of(tmp_path, CountingInItsClass(), Samples())
     assert "CountingInItsClass.held, which" in warning

@@ -45,9 +45,12 @@ class Seen:
     def has_changed(self, value, digest, within):
         if self.content is None or not self.is_of(value):
             return False
-        if self.scalars is not None and _in_order(value) == self.scalars:
-            # Which are the same objects mostly, so that this takes a tenth of the time.
-            return False
+        if self.scalars is not None:
+            elements = _in_order(value)
+            # Which are the same objects mostly, so that this takes a tenth of the time. What came since may be anything, and is not compared: an
+            # array has no truth, and an object of the script's runs its code.
+            if SCALARS.issuperset(map(type, elements)) and elements == self.scalars:
+                return False
         if time.monotonic_ns() < self._again_ns:
             return self._changed
         # Not by the clock: a busy machine is no reason to look less often.
