@@ -1,4 +1,4 @@
-//! iCACHE's L-cache (HPCA 2023), from its published description: of what an epoch draws, samples of high importance are left
+//! iCACHE's L-cache (HPCA 2023), from descriptions of the paper and of its authors' program: of what an epoch draws, samples of high importance are left
 //! to the H-cache (policy/icache.rs), and those of low importance come from a small cache of their own, which is filled by
 //! packages.
 //!
