@@ -110,11 +110,14 @@ class Switched(Job):
         return watcher(self.service_command, "kernel.sock")
 
     def switch(self, on: bool):
-        if on and not self.service:
-            self.service = self.serve()
-            self.process.send_signal(signal.SIGCONT)
-            time.sleep(CALLED_AGAIN_SECONDS)
-        if not on and self.service:
+        # Bare or not, what comes next follows the same: a service that was started a moment ago, and a job that waited for it. A job that
+        # has waited is slower for a while, and what loading the kernel programs leaves of the caches is paid by who trains next.
+        if self.service:
+            self.unserve()
+        self.service = self.serve()
+        self.process.send_signal(signal.SIGCONT)
+        time.sleep(CALLED_AGAIN_SECONDS)
+        if not on:
             self.unserve()
             self.process.send_signal(signal.SIGSTOP)
 
