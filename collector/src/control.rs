@@ -321,11 +321,12 @@ impl Control {
             engine.audit(line);
         }
         let granted_bytes = self.reporting.as_ref().and_then(Reporting::granted_bytes);
+        let beside = self.reporting.as_ref().and_then(Reporting::beside);
         if let Some(mut running) = self.running.take() {
             if let Some(bytes) = granted_bytes {
                 running.grant(bytes);
             }
-            let outcome = running.observe(engine);
+            let outcome = running.observe(engine, beside);
             self.carry_out(engine, &mut running, outcome);
             self.running = Some(running);
         }

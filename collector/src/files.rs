@@ -11,7 +11,7 @@ use stallscope_abi::files::{self, FileKey};
 use stallscope_abi::kernel::Plain;
 use stallscope_model::{FileWait, MountWait};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Files in a summary.
 const SHOWN: usize = 50;
@@ -156,6 +156,16 @@ impl Files {
         }
         let mut waits: Vec<FileWait> = together.into_values().collect();
         waits.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.path.cmp(&b.path)));
+        waits
+    }
+
+    /// How long the job waited for each device so far.
+    pub(crate) fn device_waits_ns(&self) -> BTreeMap<u32, u64> {
+        let mut waits: BTreeMap<u32, u64> = BTreeMap::new();
+        for (key, sum) in self.mounts.iter().filter(|(key, _)| key.device() != (0, 0)) {
+            let wait_ns = waits.entry(key.dev).or_default();
+            *wait_ns = wait_ns.saturating_add(sum.total().wait_ns);
+        }
         waits
     }
 

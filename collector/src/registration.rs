@@ -3,7 +3,7 @@
 
 use crate::runtime::node_socket;
 use stallscope_wire::{
-    JobHello, JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION,
+    Beside, JobHello, JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION,
 };
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -34,6 +34,13 @@ pub(crate) struct Registration {
 pub(crate) struct NodeLink {
     reports: mpsc::Sender<JobReport>,
     granted: watch::Receiver<Option<u64>>,
+    beside: watch::Receiver<Option<Beside>>,
+}
+
+/// Where what the service says goes.
+struct Told {
+    grants: watch::Sender<Option<u64>>,
+    beside: watch::Sender<Option<Beside>>,
 }
 
 impl NodeLink {
@@ -47,7 +54,12 @@ impl NodeLink {
         *self.granted.borrow()
     }
 
-    /// The same, as it changes.
+    /// What other jobs read from the same storage, as the service last knew; `None`: it has not yet, or is not there.
+    pub(crate) fn beside(&self) -> Option<Beside> {
+        *self.beside.borrow()
+    }
+
+    /// What is granted, as it changes.
     pub(crate) fn grants(&self) -> watch::Receiver<Option<u64>> {
         self.granted.clone()
     }
@@ -70,25 +82,28 @@ impl Registration {
     pub(crate) fn keep(self, pid: u32) -> NodeLink {
         let (reports, mut waiting) = mpsc::channel(REPORTS);
         let (grants, granted) = watch::channel(None);
+        let (others_read, beside) = watch::channel(None);
+        let told = Told { grants, beside: others_read };
         tokio::spawn(async move {
             let Registration { mut hello, mut connection, .. } = self;
             loop {
                 if let Some(mut open) = connection.take() {
                     let started = stallscope_wire::encode(&JobSays::Started { pid });
                     if open.get_mut().write_all(&started).await.is_ok() {
-                        stay(open, &mut waiting, &grants).await;
+                        stay(open, &mut waiting, &told).await;
+                        told.beside.send_replace(None);
                     }
                 }
                 if waiting.is_closed() {
                     return;
                 }
                 sleep(CALL_AGAIN).await;
-                hello.granted_bytes = grants.borrow().or(hello.granted_bytes);
+                hello.granted_bytes = told.grants.borrow().or(hello.granted_bytes);
                 let called = timeout(ANSWER_WITHIN, call(&hello)).await.ok().flatten();
                 connection = called.map(|(open, _)| open);
             }
         });
-        NodeLink { reports, granted }
+        NodeLink { reports, granted, beside }
     }
 }
 
@@ -96,7 +111,7 @@ impl Registration {
 async fn stay(
     open: BufReader<UnixStream>,
     waiting: &mut mpsc::Receiver<JobReport>,
-    grants: &watch::Sender<Option<u64>>,
+    told: &Told,
 ) {
     // The service says nothing more before it hears that the job has started.
     let (read, mut write) = open.into_inner().into_split();
@@ -108,8 +123,10 @@ async fn stay(
             if !read.is_ok_and(|read| read > 0) {
                 return;
             }
-            if let Ok(NodeReply::Granted { cache_bytes }) = stallscope_wire::decode(&line) {
-                grants.send_replace(Some(cache_bytes));
+            match stallscope_wire::decode(&line) {
+                Ok(NodeReply::Granted { cache_bytes }) => drop(told.grants.send_replace(Some(cache_bytes))),
+                Ok(NodeReply::Beside(beside)) => drop(told.beside.send_replace(Some(beside))),
+                _ => {}
             }
         }
     };

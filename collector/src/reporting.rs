@@ -1,14 +1,17 @@
 //! What a job's collector reports to the node's service: the lines of its audit, what was gained, what is frozen, and what memory
-//! for its caches is worth to it. None of it is waited for.
+//! for its caches is worth to it, and what it reads. None of it is waited for.
+
+mod reading;
 
 use crate::engine::Engine;
 use crate::foreign_text::short;
 use crate::gained::Gained;
 use crate::host;
 use crate::registration::NodeLink;
+use reading::Reads;
 use stallscope_control::CacheWants;
 use stallscope_model::{Act, AuditEvent};
-use stallscope_wire::{CacheAsk, Frozen, JobReport};
+use stallscope_wire::{Beside, CacheAsk, Frozen, JobReport};
 
 /// Longest sentence of a line, in characters: with all of it escaped a line has to fit into one of the protocol.
 const SENTENCE: usize = 300;
@@ -26,6 +29,7 @@ pub(crate) struct Reporting {
     froze: String,
     /// As last reported: what was granted, and what its caches hold.
     held: Option<(Option<u64>, u64)>,
+    reads: Reads,
     seconds: u32,
     /// What became of its user's recordings, until it is reported.
     of_recordings: Option<String>,
@@ -49,6 +53,7 @@ impl Reporting {
             gained: Gained::default(),
             froze: String::new(),
             held: None,
+            reads: Reads::default(),
             seconds: 0,
             of_recordings: None,
         }
@@ -57,6 +62,11 @@ impl Reporting {
     /// What the job's caches may be raised to, as the service last granted it.
     pub(crate) fn granted_bytes(&self) -> Option<u64> {
         self.link.granted_bytes()
+    }
+
+    /// What other jobs read from the same storage, as the service last knew.
+    pub(crate) fn beside(&self) -> Option<Beside> {
+        self.link.beside()
     }
 
     /// What became of its user's recordings, in a sentence: with the next report.
@@ -77,6 +87,9 @@ impl Reporting {
             }
         }
         self.seconds += 1;
+        if self.seconds.is_multiple_of(PERIOD) {
+            self.reads.look(host::now_ns(), engine.read_bytes(), engine.device_waits_ns());
+        }
         // What is given back is others' as soon as it is known.
         let held = controlled.caches.as_ref().map(|caches| (self.granted_bytes(), caches.held_bytes));
         let is_due = self.seconds.is_multiple_of(PERIOD) || held != self.held;
@@ -122,6 +135,7 @@ impl Reporting {
             frozen,
             cache,
             of_recordings,
+            reading: self.reads.of_late(),
         }
     }
 }

@@ -184,6 +184,7 @@ pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
         shm_free_bytes: trainers.iter().filter_map(|pid| shm_free_bytes(*pid)).min(),
         descriptor_limit: trainers.iter().filter_map(|pid| procfs::descriptor_limit(*pid)).min().unwrap_or(0),
         machine: None,
+        storage: None,
     }
 }
 

@@ -28,7 +28,7 @@ pub use cache::{LargerCache, Missed, larger_cache};
 pub use controller::{CacheWants, Controller};
 pub use expect::{advise, expect};
 pub use goodput::Saving;
-pub use observation::{Action, MachineCpus, NodeState, Observation, Outcome, RankObservation};
+pub use observation::{Action, MachineCpus, NodeState, Observation, Outcome, RankObservation, SharedStorage};
 pub use profile::{Profile, Profiles};
 pub use random::Random;
 pub use rates::rates;

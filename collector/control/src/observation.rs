@@ -54,6 +54,19 @@ pub struct NodeState {
     pub descriptor_limit: u64,
     /// Of all of the machine, also where the job may use a part of it; `None`: not known yet.
     pub machine: Option<MachineCpus>,
+    /// `None`: it is not known what others read, or nobody is to be asked.
+    pub storage: Option<SharedStorage>,
+}
+
+/// The storage that the job waits for most, and what it and other jobs of the node read from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedStorage {
+    /// By this job, since it began.
+    pub own_bytes: u64,
+    /// Other jobs that read from it; 0: it is this job's alone.
+    pub others: u32,
+    /// By all of them together, as of some seconds ago.
+    pub others_bytes_per_s: u64,
 }
 
 /// CPUs of a machine over the last seconds, on average. What its host gave to others is in neither.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use proptest::prelude::*;
-use stallscope_control::{Controller, MachineCpus, NodeState, Observation, RankObservation};
+use stallscope_control::{Controller, MachineCpus, NodeState, Observation, RankObservation, SharedStorage};
 use stallscope_model::{
     Act, BatchService, Budgets, CONTROLLED_KNOBS, CacheCurve, CachePoint, CacheState, CacheSummary,
     CacheUses, Cause, Causes, CheckpointAccount, CheckpointRule, EvidenceKinds, Knob, KnobState, Phase,
@@ -165,6 +165,11 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
             shm_free_bytes: Some(observed.available),
             descriptor_limit: 1024,
             machine: observed.pressure.map(|idle| MachineCpus { idle: f64::from(idle) / 32.0, busy: 8.0 }),
+            storage: observed.pressure.map(|others| SharedStorage {
+                own_bytes: observed.cpu_ns,
+                others: u32::from(others % 4),
+                others_bytes_per_s: observed.memory,
+            }),
         },
     }
 }

@@ -1,6 +1,6 @@
-//! A job that is given only the cores that others leave idle.
+//! A job that is tuned beside others: it has the cores that they leave idle, and their part of the storage is theirs.
 
-use crate::support::{Job, audited, reasons, run};
+use crate::support::{Job, Rivals, audited, reasons, run};
 use stallscope_control::Controller;
 use stallscope_model::{Act, Budgets, TuneMode};
 
@@ -70,4 +70,34 @@ fn a_job_that_alone_uses_all_cores_keeps_its_workers() {
     job.others_cpus = Some(0.9);
     let out = run(&mut job, &mut controller, 120);
     assert!(job.workers() >= before, "{:?}", out.audit);
+}
+
+/// Two workers that read beside those of other jobs, and as much wait as with one that has six to go.
+fn beside(jobs: u32, readers: u64) -> Job {
+    let mut job = Job::slow();
+    job.rivals = Some(Rivals::new(jobs, readers, 60_000_000));
+    job.own_ns = 50_000_000;
+    job
+}
+
+#[test]
+fn no_reader_is_added_at_the_cost_of_others_that_read_from_the_same_storage() {
+    let mut job = beside(1, 2);
+    let mut controller = Controller::new(TuneMode::Act, Budgets::default(), 1);
+    let out = run(&mut job, &mut controller, 600);
+    assert_eq!(job.workers(), 2, "{:?}", out.audit);
+    let undone = reasons(&out, Act::Undo);
+    assert!(undone.contains("tried once more") && undone.contains("other jobs lose it"), "{:?}", out.audit);
+    // It would, where nobody says what the others read.
+    let mut job = beside(1, 2);
+    job.knows_rivals = false;
+    run(&mut job, &mut Controller::new(TuneMode::Act, Budgets::default(), 1), 600);
+    assert!(job.workers() > 2);
+}
+
+#[test]
+fn a_job_with_fewer_readers_than_others_may_have_as_many() {
+    let mut job = beside(1, 8);
+    let out = run(&mut job, &mut Controller::new(TuneMode::Act, Budgets::default(), 1), 1800);
+    assert!((4..=8).contains(&job.workers()), "{} {:?}", job.workers(), out.audit);
 }

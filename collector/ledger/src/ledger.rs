@@ -64,6 +64,7 @@ pub struct Ledger {
     kernel_steps: KernelSteps,
     pub(crate) own_cpu: OwnCpu,
     pub(crate) host_cpus: HostCpus,
+    read_bytes: u64,
     out: VecDeque<StepLedger>,
 }
 
@@ -86,6 +87,7 @@ impl Ledger {
             kernel_steps: KernelSteps::default(),
             own_cpu: OwnCpu::default(),
             host_cpus: HostCpus::default(),
+            read_bytes: 0,
             out: VecDeque::new(),
         }
     }
@@ -98,6 +100,12 @@ impl Ledger {
     /// What the machine's CPUs did while the job was looked at.
     pub fn set_host_cpus(&mut self, cpus: HostCpus) {
         self.host_cpus = cpus;
+    }
+
+    /// What the main threads of all processes have read from storage, those that are gone included; where storage counts nothing, about a
+    /// second late.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// The root of the job's process tree was launched or attached to.
@@ -133,11 +141,18 @@ impl Ledger {
             return;
         }
         match record {
-            kernel::Record::Slice(slice) => match self.touch(header.tgid, header.time_ns).slice(slice) {
-                Some(Pushed::Whole) => {}
-                Some(Pushed::Overlapping) => self.lost.overlapping += 1,
-                None => self.lost.malformed += 1,
-            },
+            kernel::Record::Slice(slice) => {
+                let process = self.touch(header.tgid, header.time_ns);
+                let before = process.read_for_certain();
+                let pushed = process.slice(slice);
+                let read = process.read_for_certain().saturating_sub(before);
+                self.read_bytes = self.read_bytes.saturating_add(read);
+                match pushed {
+                    Some(Pushed::Whole) => {}
+                    Some(Pushed::Overlapping) => self.lost.overlapping += 1,
+                    None => self.lost.malformed += 1,
+                }
+            }
             kernel::Record::TaskNew(task) => {
                 self.replace_if_gone(header.tgid, Some(header.time_ns));
                 let process = self.touch(header.tgid, header.time_ns);

@@ -4,8 +4,9 @@ use crate::engine::Engine;
 use crate::reporting::Controlled;
 use crate::usage::{Machine, Usage, node_state};
 use crate::{host, procfs};
-use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
+use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation, SharedStorage};
 use stallscope_model::{Budgets, CacheSummary, Knob, KnobRequest, Phase, TuneMode};
+use stallscope_wire::Beside;
 use std::collections::BTreeMap;
 
 /// Decisions whose numbers are remembered.
@@ -48,9 +49,14 @@ impl Running {
         }
     }
 
-    /// Tells the controller what is new.
-    pub(crate) fn observe(&mut self, engine: &mut Engine) -> Outcome {
-        let observation = self.observation(engine);
+    /// Tells the controller what is new. `beside`: what other jobs of the node read from the same storage, where that is known.
+    pub(crate) fn observe(&mut self, engine: &mut Engine, beside: Option<Beside>) -> Outcome {
+        let mut observation = self.observation(engine);
+        observation.node.storage = beside.filter(|_| self.is_of_node).map(|beside| SharedStorage {
+            own_bytes: engine.read_bytes(),
+            others: beside.jobs,
+            others_bytes_per_s: beside.bytes_per_s,
+        });
         self.controller.observe(&observation)
     }
 

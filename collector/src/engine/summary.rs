@@ -6,6 +6,7 @@ use stallscope_model::{
     EvidenceState, FileWait, JobFacts, Loss, MainThreads, Overhead, RankSummary, RunSummary,
 };
 use stallscope_store::Recorder;
+use std::collections::BTreeMap;
 
 impl Engine {
     fn shim_state(&self, ranks: &[RankSummary]) -> EvidenceState {
@@ -22,6 +23,16 @@ impl Engine {
             (true, true, true) => EvidenceState::On,
             (true, true, false) => EvidenceState::Partial(unavailable.join("; ")),
         }
+    }
+
+    /// What the job has read from storage so far, in bytes.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.ledger.read_bytes()
+    }
+
+    /// How long it has waited for each device so far.
+    pub(crate) fn device_waits_ns(&self) -> BTreeMap<u32, u64> {
+        self.files.device_waits_ns()
     }
 
     pub(crate) fn summary(&self) -> RunSummary {

@@ -4,12 +4,14 @@ mod first_cache;
 mod introduced;
 mod pausing;
 mod place;
+mod readers;
 mod shown;
 #[cfg(test)]
 mod tests;
 
 use first_cache::Promise;
 use introduced::{Begins, Collectors};
+use readers::Readers;
 pub(super) use pausing::{Asking, Turned};
 
 use super::pauses::{Pauses, Process};
@@ -68,6 +70,7 @@ pub(super) struct Desk {
     promises: Vec<Promise>,
     /// Of the jobs whose caches the policy raises.
     shares: Shares,
+    readers: Readers,
     /// Jobs whose grant is another since they were last taken.
     regranted: BTreeSet<u64>,
     /// For the node's audit, since they were last taken.
@@ -160,6 +163,7 @@ impl Desk {
             pauses,
             collectors: Collectors::default(),
             promises: Vec::new(),
+            readers: Readers::default(),
             regranted: BTreeSet::new(),
             events: Vec::new(),
             jobs: BTreeMap::new(),
@@ -308,6 +312,7 @@ impl Desk {
     pub(super) fn reported(&mut self, id: u64, report: &JobReport, age: Duration, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.reported.take(report, age, now);
+        self.readers.reads(id, report.reading);
         if let Some(ask) = &report.cache {
             self.shares.asks(id, ask.granted_bytes, ask.held_bytes, Curve::of(&ask.benefit));
         }
@@ -327,6 +332,7 @@ impl Desk {
     /// The job, or its collector, has hung up: what its caches had is others' from now on.
     pub(super) fn gone(&mut self, id: u64) -> Vec<ToLauncher> {
         self.shares.leave(id);
+        self.readers.leave(id);
         let Some(job) = self.jobs.remove(&id) else { return Vec::new() };
         if let Some(why) = job.reported.in_words() {
             self.events.push(NodeEvent { act: "ended".into(), why, ..job.event() });

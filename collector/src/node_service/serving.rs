@@ -7,7 +7,7 @@ use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
 use crate::{descriptors, host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobReport, JobSays, NodeClient, NodeHello, NodeReply, VERSION};
+use stallscope_wire::{Beside, JobReport, JobSays, NodeClient, NodeHello, NodeReply, VERSION};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
@@ -110,10 +110,17 @@ pub(super) struct Given {
     pub(super) login_name: LooksUp,
 }
 
-/// A job that has introduced itself: its number, and what its caches may have, as that changes.
+/// A job that has introduced itself: its number, and what it is to hear, as that changes.
 struct Known {
     job: u64,
-    granted: watch::Receiver<u64>,
+    news: watch::Receiver<News>,
+}
+
+/// What a job's caches may have, and what others read beside it; `None`: nothing was decided of it yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct News {
+    cache_bytes: Option<u64>,
+    beside: Option<Beside>,
 }
 
 pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
@@ -147,7 +154,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
         let exporter =
             exports.then(|| Exporter::start(export, sender.clone(), book.end(), share.clone(), say));
         let (mut ticks, mut connections) = (interval(TICK), HashMap::new());
-        let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
+        let mut tellers: HashMap<u64, watch::Sender<News>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
         loop {
             let now = Instant::now();
@@ -176,9 +183,9 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         let answer = share.during(payer, || reception.answer(hello, peer, user));
                         let Answer { job, reply: answer, orders } = answer;
                         let known = job.map(|job| {
-                            let (grants, granted) = watch::channel(0);
-                            granters.insert(job, grants);
-                            Known { job, granted }
+                            let (teller, news) = watch::channel(News::default());
+                            tellers.insert(job, teller);
+                            Known { job, news }
                         });
                         let _ = reply.send((known, answer));
                         orders
@@ -203,7 +210,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         Vec::new()
                     }
                     Event::Gone { job } => {
-                        granters.remove(&job);
+                        tellers.remove(&job);
                         desk.gone(job)
                     }
                     Event::Exports { asks, reply } => {
@@ -257,8 +264,13 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                 }
             };
             for (job, bytes) in desk.take_grants() {
-                if let Some(grants) = granters.get(&job) {
-                    grants.send_replace(bytes);
+                if let Some(teller) = tellers.get(&job) {
+                    teller.send_modify(|news| news.cache_bytes = Some(bytes));
+                }
+            }
+            for (job, beside) in desk.take_beside() {
+                if let Some(teller) = tellers.get(&job) {
+                    teller.send_modify(|news| news.beside = Some(beside));
                 }
             }
             for event in desk.take_events() {
@@ -395,16 +407,16 @@ async fn hear(
     };
     let answer = share.during(payer, || stallscope_wire::encode(&answer));
     let written = timeout(HELLO, write.write_all(&answer)).await;
-    let Some(Known { job, granted }) = known else { return };
+    let Some(Known { job, news }) = known else { return };
     // Once: a job does not begin twice.
     if matches!(written, Ok(Ok(())))
         && let Some(says) = lines.next(None).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
         && events.send(Event::Started { job, pid, by: peer }).await.is_ok()
     {
-        let (grants, own_share) = (grant(write, granted), share.clone());
+        let (told, own_share) = (tell(write, news), share.clone());
         tokio::spawn(async move {
-            let write = grants.await;
+            let write = told.await;
             own_share.closing(payer, || drop(write));
         });
         let mut taken: Option<Instant> = None;
@@ -430,11 +442,18 @@ async fn hear(
 }
 
 /// Until the job is gone. One that does not read is hung up on, and calls again.
-async fn grant(mut write: OwnedWriteHalf, mut granted: watch::Receiver<u64>) -> OwnedWriteHalf {
-    while granted.changed().await.is_ok() {
-        let cache_bytes = *granted.borrow_and_update();
-        let line = stallscope_wire::encode(&NodeReply::Granted { cache_bytes });
-        if !matches!(timeout(HELLO, write.write_all(&line)).await, Ok(Ok(()))) {
+async fn tell(mut write: OwnedWriteHalf, mut news: watch::Receiver<News>) -> OwnedWriteHalf {
+    let mut before = News::default();
+    while news.changed().await.is_ok() {
+        let now = *news.borrow_and_update();
+        let granted = now.cache_bytes.filter(|_| now.cache_bytes != before.cache_bytes);
+        let beside = now.beside.filter(|_| now.beside != before.beside);
+        before = now;
+        let mut lines = Vec::new();
+        lines.extend(granted.map(|cache_bytes| NodeReply::Granted { cache_bytes }));
+        lines.extend(beside.map(NodeReply::Beside));
+        let lines: Vec<u8> = lines.iter().flat_map(stallscope_wire::encode).collect();
+        if !matches!(timeout(HELLO, write.write_all(&lines)).await, Ok(Ok(()))) {
             break;
         }
     }

@@ -13,6 +13,6 @@ pub use message::{
     encode,
 };
 pub use node::{
-    CacheAsk, Frozen, JobHello, JobReport, JobSays, LogPage, LogPlace, NODE_LINE_BYTES, NodeClient,
-    NodeEvent, NodeHello, NodeJob, NodeReply, NodeState, Paused, ShimHello, Whose,
+    Beside, CacheAsk, Frozen, JobHello, JobReport, JobSays, LogPage, LogPlace, NODE_LINE_BYTES, NodeClient,
+    NodeEvent, NodeHello, NodeJob, NodeReply, NodeState, Paused, Reading, ShimHello, Whose,
 };

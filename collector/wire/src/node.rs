@@ -119,6 +119,26 @@ pub struct JobReport {
     /// What became of its user's recordings, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_recordings: Option<String>,
+    /// What it reads of late; `None`: nothing, or it is not known from where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reading: Option<Reading>,
+}
+
+/// What a job reads, from the storage that it waits for most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Number of the file system's device, as the kernel has it.
+    pub device: u32,
+    pub bytes_per_s: u64,
+}
+
+/// What other jobs of the node read from the storage that a job waits for most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    /// How many there are.
+    pub jobs: u32,
+    /// All of them together.
+    pub bytes_per_s: u64,
 }
 
 /// What memory for its caches is worth to a job.
@@ -153,6 +173,9 @@ pub enum NodeReply {
     Shim { comes: bool, first_cache_bytes: u64 },
     /// To a job that has begun, at any time: what its caches may be raised to, all together, from now on.
     Granted { cache_bytes: u64 },
+    /// To a job whose session tunes it, every few seconds for as long as others read from the same storage, and once when none does any
+    /// more.
+    Beside(Beside),
     /// To [`NodeClient::List`].
     Node(NodeState),
     /// To [`NodeClient::Log`].

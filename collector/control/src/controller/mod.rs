@@ -16,6 +16,7 @@ mod pick;
 mod probe;
 mod relief;
 mod seed;
+mod shared;
 mod steps;
 mod storage_test;
 mod swap;
@@ -98,6 +99,8 @@ pub struct Controller {
     work: Work,
     /// A larger cache that has yet to prove itself, beside whatever else is tried.
     growth: Option<cache::Growth>,
+    /// What others read from the job's storage.
+    shared: shared::Shared,
     /// Another interval of checkpoints that has yet to prove itself, beside whatever else is tried.
     frequency: Option<checkpoints::Frequency>,
     /// The interval in force, and since when: what saves cost before it says nothing of now.
@@ -175,6 +178,7 @@ impl Controller {
             supply: Supply::default(),
             work: Work::default(),
             growth: None,
+            shared: shared::Shared::default(),
             frequency: None,
             interval_s: 0,
             saves_since_ns: 0,
@@ -247,6 +251,7 @@ impl Controller {
         self.supply.promised(promised.saturating_sub(self.promised_bytes));
         self.promised_bytes = promised;
         self.supply.take(observation.now_ns, &node, &self.job);
+        self.shared.take(observation.now_ns, node.storage);
         self.headroom =
             Headroom { budgets: self.budgets, node, costs: self.costs, supply: self.supply.clone() };
         self.begin(&mut out);

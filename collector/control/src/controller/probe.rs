@@ -5,6 +5,7 @@
 
 use super::harm::Usual;
 use super::seed::{Kind, Proposal};
+use super::shared::Beside;
 use super::turn::Turn;
 use crate::ranks::{self, Job};
 use crate::stats::{self, Figure, Gain};
@@ -72,6 +73,9 @@ pub(crate) struct Probe {
     /// Training time that windows with it cost so far: those before, and the one under way.
     pub(crate) cost_ns: f64,
     pub(crate) leg_cost_ns: f64,
+    pub(crate) asked_ns: u64,
+    /// `Some`: what others read from the same storage is looked at.
+    pub(crate) beside: Option<Beside>,
 }
 
 #[derive(Clone, Debug)]

@@ -167,6 +167,9 @@ impl Controller {
         if self.rollbacks.frozen(self.now_ns) || !matches!(self.work, Work::Watching) {
             return;
         }
+        if self.gives_others_theirs(out) {
+            return;
+        }
         if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return;
         }

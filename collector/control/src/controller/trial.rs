@@ -5,6 +5,7 @@ use super::harm::Usual;
 use super::pick::drain;
 use super::probe::{self, Probe, Stage, Verdict, Why, plan};
 use super::seed::{Kind, Proposal, seconds};
+use super::shared::Beside;
 use super::turn::{Move, Status, Turn, taken_by_another};
 use super::{Address, BLIND_NS, Controller, STALE_NS, Work, audit};
 use crate::Outcome;
@@ -54,6 +55,8 @@ impl Controller {
             usual,
             cost_ns: 0.0,
             leg_cost_ns: 0.0,
+            asked_ns: self.now_ns,
+            beside: self.shared.looks().then(Beside::default),
         }));
     }
 
@@ -105,6 +108,13 @@ impl Controller {
             let gain = probe.so_far(&self.job, since_ns);
             return self.undo(probe, gain, format!("{}: {why}", audit::why(Why::Worse)), out);
         }
+        let with = probe.is_with();
+        if let Some(beside) = &mut probe.beside
+            && !self.look_beside(beside, with, since_ns)
+        {
+            self.work = Work::Probing(Box::new(probe));
+            return;
+        }
         match probe.judge(&self.job, since_ns, settles_ns) {
             _ if probe.spent_ns > probe::LONGEST_PROBE_NS => {
                 let why = "it took too long to see what it does".to_owned();
@@ -112,7 +122,10 @@ impl Controller {
             }
             Verdict::Open => self.work = Work::Probing(Box::new(probe)),
             Verdict::Next => self.next_leg(probe, out),
-            Verdict::Keep(gain) => self.keep(probe, gain, out),
+            Verdict::Keep(gain) => match probe.beside.and_then(|beside| beside.taken()) {
+                Some(why) => self.undo(probe, Some(gain), why, out),
+                None => self.keep(probe, gain, out),
+            },
             Verdict::Undo(gain, why) => {
                 let verdict = format!("{}: {}", audit::why(why), audit::gain(gain));
                 if why == Why::Vanished {
@@ -200,6 +213,7 @@ impl Controller {
                 }
             }
             self.waited_ns = self.now_ns;
+            self.shared.keep(probe.decision, &probe.proposal, probe.asked_ns, probe.beside.is_some());
             if probe.proposal.kind == Kind::Raise {
                 self.raised.push(probe.proposal.clone());
                 let deltas = probe.proposal.deltas();

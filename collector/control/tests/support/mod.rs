@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 mod cache;
+mod rivals;
 
 pub(crate) use cache::Cache;
+pub(crate) use rivals::Rivals;
 use stallscope_control::{Action, Controller, MachineCpus, NodeState, Observation, Outcome, RankObservation};
 use stallscope_model::{
     Act, AuditEvent, BatchService, Budgets, CacheSummary, Cause, Causes, CheckpointAccount, CheckpointRule,
@@ -93,6 +95,10 @@ pub(crate) struct Job {
     pub(crate) pressure: f64,
     /// Cores of the machine's 16 that others want; `None`: nobody looks.
     pub(crate) others_cpus: Option<f64>,
+    /// Other jobs that read from its storage, which has a bandwidth.
+    pub(crate) rivals: Option<Rivals>,
+    /// Somebody says what they read.
+    pub(crate) knows_rivals: bool,
     /// That the trainer uses.
     pub(crate) trainer_cpus: f64,
     cpu_ns: u64,
@@ -146,6 +152,8 @@ impl Job {
             leaving_ns: 0,
             pressure: 0.0,
             others_cpus: None,
+            rivals: None,
+            knows_rivals: true,
             trainer_cpus: 0.5,
             cpu_ns: 500 * SECOND_NS,
             hides_services: false,
@@ -366,7 +374,12 @@ impl Job {
             let reads_ns = reads * self.cache.as_ref().map_or(0, |cache| cache.read_ns);
             let step = self.step(reads_ns);
             self.step_ns = step.end_ns;
-            let service_ns = if self.shared { self.service_ns * self.workers() / 2 } else { self.service_ns };
+            self.rivals.iter_mut().for_each(Rivals::batch);
+            let service_ns = match &self.rivals {
+                Some(rivals) => (rivals.batch_ns(self.workers()) * self.workers() as f64) as u64,
+                None if self.shared => self.service_ns * self.workers() / 2,
+                None => self.service_ns,
+            };
             let cpu_ns = (service_ns as f64 * self.cpu_share) as u64;
             let service_ns = service_ns + reads_ns;
             services.push(BatchService {
@@ -421,6 +434,7 @@ impl Job {
                 shm_free_bytes: Some(16 << 30),
                 descriptor_limit: 1024,
                 machine: self.others_cpus.map(|others| self.machine(others)),
+                storage: self.rivals.as_mut().map(Rivals::second).filter(|_| self.knows_rivals),
             },
         }
     }
@@ -443,7 +457,10 @@ impl Job {
         let crowd = 1.0 + self.crowd * (workers as f64 - 2.0).max(0.0);
         let lack = if self.prefetch() < self.needs { 3.0 } else { 1.0 };
         let service_ns = self.service_ns + reads_ns;
-        let made_ns = (service_ns as f64 * crowd * lack * noise / workers as f64) as u64;
+        let made_ns = match &self.rivals {
+            Some(rivals) => rivals.batch_ns(workers) * noise,
+            None => service_ns as f64 * crowd * lack * noise / workers as f64,
+        } as u64;
         let wall = made_ns.max(self.own_ns);
         let mut causes = Causes::default();
         causes[Cause::Compute] = self.own_ns;
