@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-cores bench-node-scale bench-node-shares bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
+.PHONY: help demo test build man docs clippy lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-cores bench-node-scale bench-node-shares bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-pack-accuracy bench-decode
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -36,7 +36,8 @@ help:
 	@echo 'make bench-cache     what a sample costs from the pool, beside the page cache, Redis and memcached'
 	@echo 'make bench-cache-unmodified  `run --cache` and `attach --cache` beside the page cache, at equal memory'
 	@echo 'make bench-pack-scale  packs of 1 and 10 million files: opening, first batch, look-ups, listing, memory'
-	@echo 'make bench-pack      files against their pack, cold, on storage that gives 1,000 reads and 100 MiB a second'
+	@echo 'make bench-pack      files against their pack and others'"'"' shards, cold, on storage that gives 1,000 reads and 100 MiB a second'
+	@echo 'make bench-pack-accuracy  what a network learns from class-sorted data with each shuffle of a pack'
 	@echo 'make bench-decode    pictures a second: Pillow, torchvision, FFCV and PackedImages, on the same files'
 	@echo 'make bench-fetchers  what 0, 4 and 8 fetchers gain on slow and on throttled storage'
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
@@ -97,7 +98,7 @@ sbom:
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-shares bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-decode
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-node bench-node-shares bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-pack-accuracy bench-decode
 
 bench-truth:
 	@scripts/setup.sh test
@@ -210,6 +211,11 @@ bench-pack:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/pack.py $(ARGS)
+
+bench-pack-accuracy:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/pack_accuracy.py $(ARGS)
 
 bench-pack-scale:
 	@scripts/setup.sh demo
