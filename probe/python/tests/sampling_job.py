@@ -232,7 +232,13 @@ def no_losses():
             for _ in one.weighted():
                 pass
 
-    return in_words(run)
+    def look():
+        two = loader("iis")
+        for _ in two.weighted():
+            break
+        train(two, 3)
+
+    return {"never": in_words(run), "after a look": in_words(look)}
 
 
 def positions():

@@ -49,6 +49,8 @@ class Order:
         self.handed = self.start = self.end = 0
         self.chunk = -1
         self._course = None
+        # Draws that training was given, and not those that were left out.
+        self._given = 0
         self._warned = False
 
     # As a sampler
@@ -119,6 +121,7 @@ class Order:
         self._look_ahead()
 
     def handed_over(self, place):
+        self._given += max(place - self.handed, 0)
         self._hand_over(place)
         # Faster than they become known, so that they do not pile up, whether or not anybody hears them.
         late = self.planner.late_uses(place, max(_LATE_AT_ONCE, 2 * self.batch_size * self.ranks.count))
@@ -160,7 +163,7 @@ class Order:
         if self.pool is not None and self.sampling != "importance":
             ids = sorted({one for one in ids if one % self.ranks.local_count == self.ranks.local_rank})
             self.pool.scored(self.planner.scores(ids))
-        if self.handed >= self.samples and not self.scores.has_losses and not self._warned:
+        if self._given >= self.samples and not self.scores.has_losses and not self._warned:
             self._warned = True
             _notices.warn(
                 f"stallscope: sampling={self.sampling!r} has heard of no losses in an epoch, so that all samples count "
