@@ -102,8 +102,8 @@ impl Ledger {
         self.host_cpus = cpus;
     }
 
-    /// What the main threads of all processes have read from storage, those that are gone included; where storage counts nothing, about a
-    /// second late.
+    /// What the main threads of all processes have read from storage, those that are gone included; a little more where
+    /// storage counts late.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
@@ -143,9 +143,9 @@ impl Ledger {
         match record {
             kernel::Record::Slice(slice) => {
                 let process = self.touch(header.tgid, header.time_ns);
-                let before = process.read_for_certain();
+                let before = process.read_so_far();
                 let pushed = process.slice(slice);
-                let read = process.read_for_certain().saturating_sub(before);
+                let read = process.read_so_far().saturating_sub(before);
                 self.read_bytes = self.read_bytes.saturating_add(read);
                 match pushed {
                     Some(Pushed::Whole) => {}

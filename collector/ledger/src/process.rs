@@ -116,12 +116,8 @@ impl Process {
         (self.read_bytes, self.uncounted.bytes(true))
     }
 
-    /// The same without what storage may yet count: never less than before.
-    pub(crate) fn read_for_certain(&self) -> u64 {
-        self.read_bytes.saturating_add(self.uncounted.bytes(false))
-    }
-
-    fn read_so_far(&self) -> u64 {
+    /// The sum of both, which is less than before where storage counts late what was taken for uncounted.
+    pub(crate) fn read_so_far(&self) -> u64 {
         self.read_bytes.saturating_add(self.uncounted.bytes(true))
     }
 

@@ -312,7 +312,7 @@ impl Desk {
     pub(super) fn reported(&mut self, id: u64, report: &JobReport, age: Duration, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.reported.take(report, age, now);
-        self.readers.reads(id, report.reading);
+        self.readers.reads(id, report.reading, now);
         if let Some(ask) = &report.cache {
             self.shares.asks(id, ask.granted_bytes, ask.held_bytes, Curve::of(&ask.benefit));
         }

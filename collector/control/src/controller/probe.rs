@@ -74,8 +74,10 @@ pub(crate) struct Probe {
     pub(crate) cost_ns: f64,
     pub(crate) leg_cost_ns: f64,
     pub(crate) asked_ns: u64,
-    /// `Some`: what others read from the same storage is looked at.
-    pub(crate) beside: Option<Beside>,
+    /// What others read from the same storage.
+    pub(crate) beside: Beside,
+    /// Each window goes on until that is known.
+    pub(crate) waits_for_others: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 //!
 //! Storage with a bandwidth gives more to whoever has more readers. To a job that adds some this looks like storage that has only a delay: it
 //! is faster with them, provably so, and slower without. Only what the others read at the same time tells. That is known some seconds
-//! late, so that raises are tried as fast as ever, and looked at once they are kept: where others read less since, they are put back, and the next one
-//! is tried in windows that are long enough to see what the others read in each. Others change by themselves as well; that they
+//! late, so that raises are tried as fast as ever, and, where the windows were too short to tell, looked at once they are kept: where others read less since,
+//! they are put back, and the next one is tried in windows that are long enough. Others change by themselves as well; that they
 //! read less with the raise, more without it and less with it again is no chance.
 
 use super::seed::{Kind, Proposal};
@@ -62,6 +62,10 @@ impl Rates {
 pub(crate) struct Beside([Option<Rates>; 2]);
 
 impl Beside {
+    pub(super) fn is_known(&self) -> bool {
+        self.0.iter().all(Option::is_some)
+    }
+
     pub(super) fn taken(&self) -> Option<String> {
         let [Some(without), Some(with)] = &self.0 else { return None };
         without.taken(with)

@@ -56,7 +56,8 @@ impl Controller {
             cost_ns: 0.0,
             leg_cost_ns: 0.0,
             asked_ns: self.now_ns,
-            beside: self.shared.looks().then(Beside::default),
+            beside: Beside::default(),
+            waits_for_others: self.shared.looks(),
         }));
     }
 
@@ -109,9 +110,7 @@ impl Controller {
             return self.undo(probe, gain, format!("{}: {why}", audit::why(Why::Worse)), out);
         }
         let with = probe.is_with();
-        if let Some(beside) = &mut probe.beside
-            && !self.look_beside(beside, with, since_ns)
-        {
+        if !self.look_beside(&mut probe.beside, with, since_ns) && probe.waits_for_others {
             self.work = Work::Probing(Box::new(probe));
             return;
         }
@@ -122,7 +121,7 @@ impl Controller {
             }
             Verdict::Open => self.work = Work::Probing(Box::new(probe)),
             Verdict::Next => self.next_leg(probe, out),
-            Verdict::Keep(gain) => match probe.beside.and_then(|beside| beside.taken()) {
+            Verdict::Keep(gain) => match probe.beside.taken() {
                 Some(why) => self.undo(probe, Some(gain), why, out),
                 None => self.keep(probe, gain, out),
             },
@@ -213,7 +212,8 @@ impl Controller {
                 }
             }
             self.waited_ns = self.now_ns;
-            self.shared.keep(probe.decision, &probe.proposal, probe.asked_ns, probe.beside.is_some());
+            let looked = probe.waits_for_others || probe.beside.is_known();
+            self.shared.keep(probe.decision, &probe.proposal, probe.asked_ns, looked);
             if probe.proposal.kind == Kind::Raise {
                 self.raised.push(probe.proposal.clone());
                 let deltas = probe.proposal.deltas();
