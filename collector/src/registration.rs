@@ -108,11 +108,7 @@ impl Registration {
 }
 
 /// Until the service hangs up, or nobody reports any more.
-async fn stay(
-    open: BufReader<UnixStream>,
-    waiting: &mut mpsc::Receiver<JobReport>,
-    told: &Told,
-) {
+async fn stay(open: BufReader<UnixStream>, waiting: &mut mpsc::Receiver<JobReport>, told: &Told) {
     // The service says nothing more before it hears that the job has started.
     let (read, mut write) = open.into_inner().into_split();
     let hears = async {

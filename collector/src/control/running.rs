@@ -4,7 +4,9 @@ use crate::engine::Engine;
 use crate::reporting::Controlled;
 use crate::usage::{Machine, Usage, node_state};
 use crate::{host, procfs};
-use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation, SharedStorage};
+use stallscope_control::{
+    Action, Controller, NodeState, Observation, Outcome, RankObservation, SharedStorage,
+};
 use stallscope_model::{Budgets, CacheSummary, Knob, KnobRequest, Phase, TuneMode};
 use stallscope_wire::Beside;
 use std::collections::BTreeMap;

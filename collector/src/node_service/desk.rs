@@ -11,8 +11,8 @@ mod tests;
 
 use first_cache::Promise;
 use introduced::{Begins, Collectors};
-use readers::Readers;
 pub(super) use pausing::{Asking, Turned};
+use readers::Readers;
 
 use super::pauses::{Pauses, Process};
 use super::reported::{self, Reported};

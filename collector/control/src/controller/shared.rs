@@ -158,11 +158,15 @@ impl Controller {
             Some(before) => before.taken(&with),
             None => (with.of_share() > MUCH_MORE).then(|| {
                 let others = bytes_per_second(with.others / f64::from(with.jobs));
-                format!("this job reads {} and others {others} each from the same storage", bytes_per_second(with.own))
+                format!(
+                    "this job reads {} and others {others} each from the same storage",
+                    bytes_per_second(with.own)
+                )
             }),
         };
         let (Some(saw), Some((decision, newest))) = (saw, kept.last()) else { return false };
-        let moves: Vec<Move> = whole(&kept).iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
+        let moves: Vec<Move> =
+            whole(&kept).iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
         if moves.is_empty() {
             return false;
         }
@@ -230,7 +234,8 @@ mod tests {
         let mut shared = Shared::default();
         for second in 0..60 {
             let others = if second < 40 { 2 } else { 3 };
-            let storage = SharedStorage { own_bytes: second * 1000, others, others_bytes_per_s: 70 + second / 20 };
+            let storage =
+                SharedStorage { own_bytes: second * 1000, others, others_bytes_per_s: 70 + second / 20 };
             shared.take(second * SECOND_NS, Some(storage));
         }
         let rates = |from, to| shared.rates(from * SECOND_NS, to * SECOND_NS);
