@@ -13,6 +13,8 @@ use tokio::time::{sleep, timeout};
 
 /// How long the start of a job may take longer because of a service that does not answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// Between tries to get into its queue.
+const FULL: Duration = Duration::from_millis(10);
 /// A service that was restarted learns of its jobs again within this time.
 const CALL_AGAIN: Duration = Duration::from_secs(2);
 /// Reports that wait for the service.
@@ -141,7 +143,14 @@ async fn stay(open: BufReader<UnixStream>, waiting: &mut mpsc::Receiver<JobRepor
 }
 
 async fn call(hello: &JobHello) -> Option<(BufReader<UnixStream>, u64)> {
-    let mut stream = UnixStream::connect(node_socket()).await.ok()?;
+    let mut stream = loop {
+        match UnixStream::connect(node_socket()).await {
+            Ok(stream) => break stream,
+            // Others fill its queue for a moment.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => sleep(FULL).await,
+            Err(_) => return None,
+        }
+    };
     let hello = NodeHello { stallscope: VERSION, client: NodeClient::Job(hello.clone()) };
     stream.write_all(&stallscope_wire::encode(&hello)).await.ok()?;
     let mut stream = BufReader::new(stream);

@@ -174,11 +174,15 @@ fn top(pid: u32, parent: impl Fn(u32) -> Option<u32>, tops: &mut HashMap<u32, u3
     found
 }
 
-/// Whether `pid` is one of the processes `known`, or comes from one.
-pub(super) fn is_below(pid: u32, known: &BTreeSet<u32>) -> bool {
+/// Whether `pid` is one of the processes `known`, or comes from one. A number is another process's once the one that had it has ended.
+pub(super) fn is_below(pid: u32, known: &BTreeSet<Process>) -> bool {
     const DEPTH: usize = 64;
     let line = std::iter::successors(Some(pid), |pid| procfs::parent(*pid).filter(|parent| *parent > 0));
-    line.take(DEPTH).any(|pid| known.contains(&pid))
+    line.take(DEPTH).any(|pid| {
+        let mut of_number = known.range((pid, 0)..=(pid, u64::MAX)).peekable();
+        let start_ticks = of_number.peek().and_then(|_| procfs::start_ticks(pid));
+        of_number.any(|(_, ticks)| start_ticks == Some(*ticks))
+    })
 }
 
 #[cfg(test)]
@@ -232,9 +236,13 @@ mod tests {
     #[test]
     fn this_test_is_no_python_and_below_itself() {
         let own = std::process::id();
+        let process = |pid| (pid, procfs::start_ticks(pid).unwrap());
         assert_eq!(python(own), None);
-        assert!(is_below(own, &[own].into()) && is_below(own, &[procfs::parent(own).unwrap()].into()));
-        assert!(!is_below(own, &[u32::MAX].into()));
+        assert!(is_below(own, &[process(own)].into()));
+        assert!(is_below(own, &[process(procfs::parent(own).unwrap())].into()));
+        assert!(!is_below(own, &[(u32::MAX, 1)].into()));
+        let (pid, ticks) = process(own);
+        assert!(!is_below(own, &[(pid, ticks - 1)].into()), "one that had its number before");
     }
 
     /// Any program of that name with a fork of itself, until its stdin ends.

@@ -37,8 +37,8 @@ const EVENTS: usize = 256;
 /// these places are taken.
 const ORDERS: usize = 4 * OF_ALL;
 
-/// So many who call are taken up in a row: who hung up again keeps others out of the queue.
-const IN_A_ROW: usize = 64;
+/// Those who call are taken up for so long in a row: who hung up again keeps others out of the queue.
+const ACCEPT_FOR: Duration = Duration::from_millis(5);
 
 mod exporter;
 mod lines;
@@ -161,17 +161,17 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             let orders: Vec<ToLauncher> = tokio::select! {
                 accepted = listener.accept() => {
                     let mut next = Some(accepted);
-                    for _ in 0..IN_A_ROW {
-                        let Some(accepted) = next else { break };
+                    while let Some(accepted) = next {
                         let Ok((stream, _)) = accepted else {
                             // Out of descriptors.
                             sleep(Duration::from_millis(50)).await;
                             break;
                         };
                         take_up(stream, &book, &mut connections, places, &sender, &share, &names);
+                        // None is taken from the queue that is not taken up.
                         next = tokio::select! {
                             biased;
-                            accepted = listener.accept() => Some(accepted),
+                            accepted = listener.accept(), if now.elapsed() < ACCEPT_FOR => Some(accepted),
                             () = std::future::ready(()) => None,
                         };
                     }

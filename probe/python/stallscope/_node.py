@@ -12,6 +12,8 @@ from . import _native, _runtime
 
 # How much longer `import torch` may take because of a service that does not answer.
 _ANSWER_WITHIN_S = 0.25
+# Between tries to get into its queue.
+_FULL_S = 0.01
 _MOST_BYTES = 4096
 # What the node's policy calls the job by: the root of its process tree, and when that began.
 _JOB = "STALLSCOPE_NODE_JOB"
@@ -70,7 +72,7 @@ def _ask(service, hello):
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:
         connection.settimeout(_ANSWER_WITHIN_S)
-        connection.connect(service)
+        _connect(connection, service, until)
         connection.sendall(json.dumps(hello).encode() + b"\n")
         line = b""
         while not line.endswith(b"\n") and len(line) < _MOST_BYTES:
@@ -86,6 +88,17 @@ def _ask(service, hello):
         connection.close()
     answer = answer.get("shim") if isinstance(answer, dict) else None
     return answer if isinstance(answer, dict) else {}
+
+
+def _connect(connection, service, until):
+    """Tries again while others fill the service's queue."""
+    while True:
+        try:
+            return connection.connect(service)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_FULL_S)
 
 
 def _start_ticks():

@@ -169,10 +169,10 @@ impl Desk {
     }
 
     /// Processes that are a job's, or have a collector: what is below them is no job of its own.
-    pub(in crate::node_service) fn processes(&self) -> BTreeSet<u32> {
+    pub(in crate::node_service) fn processes(&self) -> BTreeSet<Process> {
         let known = self.jobs.values().filter_map(|job| job.process);
         let collected = self.collectors.running.values().filter(|one| one.has_shim).map(|one| one.process);
-        known.chain(collected).map(|(pid, _)| pid).collect()
+        known.chain(collected).collect()
     }
 
     /// What is passed over is what is there: `found` is all of it.
@@ -338,7 +338,7 @@ mod tests {
         assert!(desk.take_events()[0].why.contains("observed by the kernel, by rule 1"));
         let shown = desk.shown_to(MIRA, now).jobs.remove(0);
         assert!(shown.state.contains("by the kernel alone") && shown.cache_bytes == 0, "{shown:?}");
-        assert_eq!(desk.processes(), [70].into());
+        assert_eq!(desk.processes(), [(70, 9)].into());
 
         let orders = desk.introduced(MIRA, MIRA, PROCESS, known("mira", ""), now);
         let [stop, ToLauncher::Collect(Collect { has_shim: true, .. })] = orders[..] else {

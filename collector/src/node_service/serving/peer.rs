@@ -47,6 +47,13 @@ impl Peer {
         (self.is_root || is_its()).then_some(ticks)
     }
 
+    /// Control groups of a process that it calls its own; none of one of another user, as above.
+    pub(super) fn cgroups(&self, pid: u32) -> Vec<String> {
+        let Some(ticks) = procfs::start_ticks(pid) else { return Vec::new() };
+        let cgroups = procfs::cgroups(pid);
+        if self.started(pid) == Some(ticks) { cgroups } else { Vec::new() }
+    }
+
     /// The process that `shim` names, where the caller is it or comes from it.
     pub(super) fn root(&self, shim: &ShimHello) -> Option<(u32, u64)> {
         let mut ancestors = std::iter::successors(self.pid, |pid| procfs::parent(*pid)).take(DEPTH);

@@ -78,7 +78,7 @@ impl Reception<'_> {
                 }
                 let is_watched = has_shim == Some(false);
                 let of = process.map(|(pid, _)| pid).or(pid);
-                let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
+                let cgroups = of.map_or_else(Vec::new, |pid| peer.cgroups(pid));
                 let (id, first_cache_bytes) = self.desk.arrive(Arrival {
                     uid,
                     payer: self.book.payer(uid),
@@ -99,7 +99,7 @@ impl Reception<'_> {
     fn answer_shim(&mut self, shim: ShimHello, peer: Peer, user: String) -> Answer {
         let (uid, process) = (peer.uid, peer.root(&shim));
         let known =
-            process.map(|(pid, _)| JobKnown { user, cgroups: procfs::cgroups(pid), label: shim.label });
+            process.map(|(pid, _)| JobKnown { user, cgroups: peer.cgroups(pid), label: shim.label });
         let (payer, now) = (self.book.payer(uid), Instant::now());
         let (mut first_cache_bytes, mut orders) = (0, Vec::new());
         let found = process.zip(known).filter(|(_, known)| self.desk.is_for_policy(uid, known));

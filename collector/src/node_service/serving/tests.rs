@@ -94,6 +94,26 @@ fn users_are_heard_while_the_launcher_is_busy() {
     end(&socket);
 }
 
+#[test]
+fn all_who_wait_in_the_queue_are_heard() {
+    let (socket, given, _launcher) = given("queue");
+    let hello = stallscope_wire::encode(&NodeHello { stallscope: VERSION, client: NodeClient::List });
+    let waiting: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = StdReader::new(StdStream::connect(&socket).unwrap());
+            say(&mut stream, &hello);
+            stream
+        })
+        .collect();
+    std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
+    for (nth, mut stream) in waiting.into_iter().enumerate() {
+        let mut answer = Vec::new();
+        let read = stream.read_until(b'\n', &mut answer);
+        assert!(read.is_ok_and(|read| read > 0), "caller {nth}");
+    }
+    end(&socket);
+}
+
 /// Of this thread alone, for good.
 fn become_user(uid: u32) {
     // SAFETY: without the C library, which would have all threads become that user.
