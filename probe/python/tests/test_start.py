@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import venv
 from pathlib import Path
 
 import pytest
 from collector import PACKAGE, environment
 
-from stallscope import _native
+from stallscope import _native, _node
 
 START = Path(__file__).resolve().parents[1] / "start"
 # As little of torch as the hooks need to have been set at its import.
@@ -207,6 +208,20 @@ def test_a_service_that_answers_wrongly_or_never_changes_nothing(python, tmp_pat
 def test_a_socket_that_nobody_serves_changes_nothing(python, tmp_path, service):
     service().close()
     assert looked(python, env_with(tmp_path))["hooked"] == 0
+
+
+def test_a_queue_that_others_fill_is_tried_again(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as own:
+        listener.bind(str(tmp_path / "node.sock"))
+        listener.listen(0)
+        other.connect(listener.getsockname())
+        own.settimeout(60)
+        with pytest.raises(BlockingIOError):
+            own.connect(listener.getsockname())
+        accepts = threading.Timer(0.05, listener.accept)
+        accepts.start()
+        _node._connect(own, listener.getsockname(), time.monotonic() + 60)
+        accepts.join()
 
 
 def test_a_broken_package_ends_no_job(python, tmp_path, service):
