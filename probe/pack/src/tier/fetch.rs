@@ -146,11 +146,9 @@ pub(super) fn fetch(tier: &Tier, under_way: &mut Vec<Fetch<'_>>, found: &mut [Op
 /// The same error for another one that waited for the chunk.
 fn same(error: &Error) -> Error {
     match error {
-        Error::Io { doing, path, source } => Error::Io {
-            doing: *doing,
-            path: path.clone(),
-            source: io::Error::new(source.kind(), source.to_string()),
-        },
+        Error::Io { doing, path, source } => {
+            Error::Io { doing, path: path.clone(), source: io::Error::new(source.kind(), source.to_string()) }
+        }
         Error::Damaged { path, what } => Error::Damaged { path: path.clone(), what: what.clone() },
         Error::Refused(sentence) => Error::Refused(sentence.clone()),
     }
