@@ -3,14 +3,14 @@
 //! It knows ranges of objects, and no network. Nothing in the folder is trusted: each sample is compared with its checksum, so that nothing
 //! is synced, and what is cut, foreign or gone costs a read of the store. Processes share it by names and by locks that end with them; none is
 //! held while the store is asked but those of the chunks that are fetched, for which nobody waits but threads of the same process.
-//! No chunk makes room for another one of its pack: each is used once an epoch, so that any that stay are as good as any others, and to
+//! No chunk is evicted for another one of its pack: each is used once an epoch, so that any that stay are as good as any others, and to
 //! exchange them would cost reads (as MinIO has it).
 
 mod account;
 mod budget;
+mod evict;
 mod fetch;
 mod files;
-mod room;
 mod store;
 
 use crate::error::Result;
@@ -31,7 +31,7 @@ const FETCHED_AT_ONCE: usize = 32;
 const MOST_DAMAGED: u8 = 2;
 /// After a disk has failed, or was full.
 const PAUSE: Duration = Duration::from_secs(60);
-/// How often all files are looked at for room, at most.
+/// How often all files are looked at for what can be evicted, at most.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// For another thread that fetches the same chunk.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -125,7 +125,7 @@ impl Tier {
         Some(Ok(Got { bytes, size }))
     }
 
-    /// Fetches chunks of which these are wanted, as far as there is room for them and nobody else fetches them.
+    /// Fetches chunks of which these are wanted, as far as there is space for them and nobody else fetches them.
     fn fetch(&self, missing: Vec<(usize, Vec<usize>)>, wanted: &[Wanted], found: &mut [Option<Result<Got>>]) {
         let (mut under_way, mut bytes) = (Vec::new(), 0);
         let (mut kept, mut awaited) = (Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ impl Tier {
         let (id, bytes) = self.chunks[number];
         let claimed = self.store.claim(id, bytes, &|| self.may_look());
         if let Ok(Claim::Own(unfinished)) = claimed {
-            // There may be more room where that came from.
+            // Where there was space there may be more.
             self.no_look_until.store(0, Ordering::Relaxed);
             return Begun::Fetch(unfinished);
         }

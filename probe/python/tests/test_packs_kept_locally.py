@@ -199,7 +199,7 @@ def test_another_process_reads_them_there(proxy, url, local, here):
     assert asked(proxy) == []
 
 
-def test_with_half_of_the_room_half_is_asked_for(proxy, url, local, folder, here):
+def test_with_half_of_the_space_half_is_asked_for(proxy, url, local, folder, here):
     size = max(chunk.stat().st_size for chunk in Path(folder).glob("*.chunk"))
     dataset = stallscope.PackedDataset(url, local=local, local_limit=3 * size)
     order = dataset.in_chunk_order()
@@ -322,7 +322,7 @@ print(json.dumps([sum(dataset[index]) for index in range(rank, len(dataset), 3)]
 """
 
 
-def test_ranks_share_the_room(proxy, url, local, folder, here):
+def test_ranks_share_the_space(proxy, url, local, folder, here):
     size = max(chunk.stat().st_size for chunk in Path(folder).glob("*.chunk"))
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     ranks = [

@@ -1,9 +1,14 @@
-//! How many bytes a folder may take, and what makes room in it: decisions alone, on numbers that are passed in.
+//! How many bytes a folder may take, and what is evicted first: decisions alone, on numbers that are passed in.
 
 use std::cmp::Reverse;
 
 /// Of a file system, which part is left free where no limit is given: one in so many bytes.
 const FREE_PART: u64 = 10;
+
+/// What is evicted at once is enough for some chunks that follow as well, as all files are looked at for it.
+const EVICTED_AT_ONCE: u64 = 256 << 20;
+/// And of a limit no more than one part in so many.
+const EVICTED_PART: u64 = 32;
 
 /// How many bytes the chunks in a folder may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,15 @@ impl Limit {
             }
         }
     }
+
+    /// How many bytes are evicted where so many are needed.
+    pub(super) fn evicted_for(self, needed: u64) -> u64 {
+        let at_once = match self {
+            Limit::Bytes(limit) => EVICTED_AT_ONCE.min(limit / EVICTED_PART),
+            Limit::LeaveFree => EVICTED_AT_ONCE,
+        };
+        needed.max(at_once)
+    }
 }
 
 /// A chunk in the folder.
@@ -51,7 +65,7 @@ pub(super) struct Chunks {
     pub(super) kept: Vec<Kept>,
 }
 
-/// The states in the order in which they make room: the one first that was opened longest ago.
+/// The states in the order in which they are evicted: the one first that was opened longest ago.
 pub(super) fn oldest_first<K: Ord>(states: &mut [(K, Chunks)]) {
     states.sort_by(|one, other| (one.1.opened, &one.0).cmp(&(other.1.opened, &other.0)));
     for (_, chunks) in states {

@@ -2,8 +2,8 @@
 
 use super::account::Account;
 use super::budget::{Limit, Space};
+use super::evict::in_use;
 use super::files::{ask_for, chunk_name, folder_at, open, state_of, unfinished_name};
-use super::room::in_use;
 use crate::error::{Doing, Result};
 use crate::id::Id;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags};
@@ -22,11 +22,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The same as a pack is opened, when others may count, too.
 const PATIENCE_AT_OPENING: Duration = Duration::from_secs(5);
-/// Where others' chunks make room it is for some that follow as well, as all files are looked at for it.
-const ROOM_AT_ONCE: u64 = 256 << 20;
-/// And of a limit no more than one part in so many.
-const ROOM_PART: u64 = 32;
-
 /// What a disk does that may fail, as a trait: tests make it fail.
 pub(super) trait Medium: Debug + Send + Sync {
     fn space(&self, folder: &Folder) -> io::Result<Space>;
@@ -49,7 +44,7 @@ impl Medium for System {
         loop {
             match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
                 Err(Errno::INTR) => {}
-                // Whether there is room shows as it is written.
+                // Whether there is space shows as it is written.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => return file.set_len(bytes),
                 other => return Ok(other?),
             }
@@ -68,7 +63,7 @@ pub(super) struct Store {
     pub(super) state: String,
     limit: Limit,
     medium: Box<dyn Medium>,
-    /// While it is open nobody makes room of this state's chunks: here, and in processes that are forked from this one.
+    /// While it is open nobody evicts this state's chunks: here, and in processes that are forked from this one.
     _in_use: Option<File>,
 }
 
@@ -80,7 +75,7 @@ pub(super) enum Claim {
     Kept,
     /// Another one fetches it, or has the account.
     Taken,
-    /// There is no room.
+    /// There is no space.
     Full,
 }
 
@@ -112,7 +107,7 @@ impl Store {
             let space = store.medium.space(&store.folder).doing(doing, path)?;
             let excess = limit.excess(listing.total, space, 0).unwrap_or(u64::MAX);
             let own = listing.states.remove(&store.state).unwrap_or_default();
-            let gone = store.make_room(listing.states.into_iter().collect(), excess);
+            let gone = store.evict(listing.states.into_iter().collect(), excess);
             // Who lowers the limit means what is there, too.
             let own_gone = store.remove_of(own, excess.saturating_sub(gone));
             account.set(listing.total.saturating_sub(gone + own_gone)).doing(doing, path)?;
@@ -156,7 +151,7 @@ impl Store {
         Some(is_gone)
     }
 
-    /// Takes it upon this process to fetch a chunk, which has so many bytes. `may_look`: whether all files may be looked at for room.
+    /// Takes it upon this process to fetch a chunk, which has so many bytes. `may_look`: whether all files may be looked at for what can be evicted.
     pub(super) fn claim(&self, id: Id, bytes: u64, may_look: &dyn Fn() -> bool) -> io::Result<Claim> {
         let Some(account) = Account::lock(&self.folder, PATIENCE)? else { return Ok(Claim::Taken) };
         let is_whole = |file: File| file.metadata().is_ok_and(|facts| facts.len() == bytes);
@@ -170,7 +165,7 @@ impl Store {
                 None => return Ok(Claim::Taken),
             }
         }
-        let Some(total) = self.room(&account, bytes, may_look)? else { return Ok(Claim::Full) };
+        let Some(total) = self.space_for(&account, bytes, may_look)? else { return Ok(Claim::Full) };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let file = open(&self.folder, &name, flags)?;
         let begun = ask_for(&file, FlockOperation::NonBlockingLockExclusive)
@@ -186,30 +181,40 @@ impl Store {
     }
 
     /// How many bytes there are, where so many more may come to them.
-    fn room(&self, account: &Account, more: u64, may_look: &dyn Fn() -> bool) -> io::Result<Option<u64>> {
-        let excess =
-            |total| Ok::<_, io::Error>(self.limit.excess(total, self.medium.space(&self.folder)?, more));
+    fn space_for(
+        &self,
+        account: &Account,
+        more: u64,
+        may_look: &dyn Fn() -> bool,
+    ) -> io::Result<Option<u64>> {
+        let needed = |total| {
+            let space = self.medium.space(&self.folder)?;
+            let excess = self.limit.excess(total, space, more);
+            // Though the limit may allow it.
+            Ok::<_, io::Error>((excess, more.saturating_sub(space.free)))
+        };
         let known = account.total();
-        if let Some(total) = known
-            && excess(total)? == Some(0)
-        {
-            return Ok(Some(total));
-        }
-        if known.is_some() && !may_look() {
-            return Ok(None);
+        if let Some(total) = known {
+            match needed(total)? {
+                (Some(0), 0) => return Ok(Some(total)),
+                // The disk is full, and says so by itself.
+                (Some(0), _) if !may_look() => return Ok(Some(total)),
+                (Some(0), _) => {}
+                _ if !may_look() => return Ok(None),
+                _ => {}
+            }
         }
         let mut listing = self.look()?;
         listing.states.remove(&self.state);
         let mut total = listing.total;
-        if let Some(needed @ 1..) = excess(total)? {
-            let at_once = match self.limit {
-                Limit::Bytes(limit) => ROOM_AT_ONCE.min(limit / ROOM_PART),
-                Limit::LeaveFree => ROOM_AT_ONCE,
-            };
-            total -= self.make_room(listing.states.into_iter().collect(), needed.max(at_once));
+        if let (Some(excess), short) = needed(total)?
+            && excess.max(short) > 0
+        {
+            let others = listing.states.into_iter().collect();
+            total = total.saturating_sub(self.evict(others, self.limit.evicted_for(excess.max(short))));
         }
         account.set(total)?;
-        Ok((excess(total)? == Some(0)).then_some(total))
+        Ok((needed(total)?.0 == Some(0)).then_some(total))
     }
 
     pub(super) fn write(&self, unfinished: &Unfinished, bytes: &[u8], at: u64) -> io::Result<()> {

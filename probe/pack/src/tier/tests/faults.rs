@@ -53,7 +53,7 @@ fn a_disk_that_is_full_or_fails_costs_reads_of_the_store_and_one_line() {
         assert_eq!((ranges.len(), &ranges[0], &ranges[1]), (10, &(0, first), &(1, 100..200)));
         assert_eq!((WARNED.load(Ordering::Relaxed), case.counted()), (1, 0));
         assert_eq!(case.folder().read_dir().unwrap().count(), 2, "the account and the lock");
-        // The disk has room again.
+        // The disk has space again.
         tier.paused_until.store(0, Ordering::Relaxed);
         read_each(&tier, [5]);
         assert_eq!(WARNED.load(Ordering::Relaxed), 1);

@@ -95,7 +95,7 @@ fn fill(case: &Case, version: u8, from: u8, count: u8, limit: u64) -> Tier {
 }
 
 #[test]
-fn other_packs_make_room_unless_they_are_in_use_and_the_oldest_first() {
+fn other_packs_are_evicted_unless_they_are_in_use_and_the_oldest_first() {
     let case = Case::new();
     let limit = 30 * BYTES;
     drop(fill(&case, 1, 20, 10, limit));
@@ -163,4 +163,20 @@ fn a_limit_of_a_tenth_that_stays_free_is_the_file_systems() {
     // Others have filled it.
     drop(open(100_000, 8_500));
     assert_eq!(case.taken(), 3 * BYTES);
+}
+
+#[test]
+fn a_disk_that_is_full_before_the_limit_evicts_other_packs_as_well() {
+    let case = Case::new();
+    drop(fill(&case, 1, 20, 10, 1 << 20));
+    // By its own word nothing is free, whatever is evicted.
+    let medium =
+        faults::Faulty { space: Some(budget::Space { all: 100_000, free: 0 }), ..faults::Faulty::default() };
+    let of = sizes(&chunks(0, 10));
+    let tier =
+        Tier::open_on(case.memory.clone(), &case.local(1 << 20), [2; 32], of, Box::new(medium)).unwrap();
+    read_each(&tier, 0..1);
+    assert!(case.file(2, 0).exists(), "whether there is space the disk says");
+    assert!(!case.file(1, 20).exists());
+    assert_eq!(case.taken(), case.counted());
 }

@@ -1,5 +1,5 @@
-//! What is in the folder, and what makes room in it: chunks of other packs, and of older states of this one, that no process has open. Whoever
-//! calls here holds the account.
+//! What is in the folder, and what is evicted from it: chunks of other packs, and of older states of this one, that no process has open. The
+//! caller holds the account.
 
 use super::budget::{Chunks, Kept, oldest_first};
 use super::files::{Named, ask_for, chunk_name, lock_name, named, open};
@@ -37,7 +37,7 @@ impl Store {
         Ok(Some(bytes))
     }
 
-    /// What is there, without what was left unfinished. The caller has the account.
+    /// What is there, without what was left unfinished.
     pub(super) fn look(&self) -> io::Result<Listing> {
         let mut listing = Listing::default();
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
@@ -105,8 +105,8 @@ impl Store {
         listing.states.insert(self.state.clone(), own);
     }
 
-    /// Removes so many bytes of others' chunks, or as many as nobody uses, and says how many these were. The caller has the account.
-    pub(super) fn make_room(&self, mut others: Vec<(String, Chunks)>, excess: u64) -> u64 {
+    /// Removes so many bytes of others' chunks, or as many as nobody uses, and says how many these were.
+    pub(super) fn evict(&self, mut others: Vec<(String, Chunks)>, excess: u64) -> u64 {
         oldest_first(&mut others);
         let mut gone = 0;
         for (state, chunks) in others {
@@ -165,16 +165,17 @@ impl Drop for Unused {
     }
 }
 
-/// Marks a state as in use, and as opened now. None where another process makes room of it all the while.
+/// Marks a state as in use, and as opened now. None where another process evicts it all the while.
 pub(super) fn in_use(folder: &Folder, state: &str) -> io::Result<Option<File>> {
     let name = lock_name(state);
     for _ in 0..TRIES {
-        let file = open(folder, &name, OFlags::RDWR | OFlags::CREATE)?;
+        // A disk on which a file is open for writing can't be made read-only.
+        let file = open(folder, &name, OFlags::RDONLY | OFlags::CREATE)?;
         if ask_for(&file, FlockOperation::NonBlockingLockShared)? {
             let (own, now) =
                 (rustix::fs::fstat(&file)?, rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW));
             if now.is_ok_and(|now| (now.st_dev, now.st_ino) == (own.st_dev, own.st_ino)) {
-                // At worst it makes room sooner.
+                // At worst it is evicted sooner.
                 let _ = file.set_modified(SystemTime::now());
                 return Ok(Some(file));
             }
