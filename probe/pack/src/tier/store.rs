@@ -225,7 +225,10 @@ impl Store {
     pub(super) fn finish(&self, unfinished: Unfinished) -> io::Result<()> {
         let (from, to) =
             (unfinished_name(&self.state, unfinished.id), chunk_name(&self.state, unfinished.id));
+        // Who looks at all files meanwhile would find it under both names, or under none.
+        let account = Account::lock(&self.folder, PATIENCE).ok().flatten();
         let renamed = self.folder.rename(OsStr::new(&from), OsStr::new(&to));
+        drop(account);
         if renamed.is_err() {
             self.give_up(unfinished);
         }
