@@ -23,6 +23,7 @@ mod shuffle;
 mod snapshot;
 mod state;
 mod storage;
+mod tier;
 mod verify;
 mod writer;
 
@@ -45,5 +46,6 @@ pub use shelf::{Place, Shelf};
 pub use shuffle::{CHUNKS_BESIDE, Classes, Epoch, Layout, Plan, Read, Recipe, Share};
 pub use snapshot::{ChunkFacts, Entry, MOST_DAMAGED, ReadOn, SNAPSHOT, Snapshot, build, seal_snapshot};
 pub use storage::{Disk, Out, Storage};
+pub use tier::Local;
 pub use verify::{Fault, Verified, verify};
 pub use writer::{About, Writer, chunk_compressed, chunk_of};

@@ -33,6 +33,10 @@ pub trait Objects: Debug + Send + Sync {
     /// All bytes of an object; none where it is not there. An error where it has more than `most_bytes`, which is known before they are
     /// read.
     fn whole(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>>;
+
+    /// Bytes of this object were not what they should be: what is kept of it on the way is given up, so that the next read is one of the
+    /// store.
+    fn forget(&self, _name: &str) {}
 }
 
 /// What lies between two records is read along where it is no more than this: a request costs what so many bytes take.

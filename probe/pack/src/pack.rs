@@ -140,7 +140,10 @@ impl Pack {
     pub fn read(&self, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
         match self.read_once(entry, to) {
             // What came damaged may be whole in the store.
-            Err(Error::Damaged { .. }) if self.is_in_store() => self.read_once(entry, to),
+            Err(Error::Damaged { .. }) if self.is_in_store() => {
+                self.forget(entry);
+                self.read_once(entry, to)
+            }
             read => read,
         }
     }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use stallscope_pack::{
-    About, Chunk, Deleted, Disk, Error, Got, Id, Objects, Options, Pack, Result, Wanted, build, chunk_of,
-    delete, pack,
+    About, Chunk, Deleted, Disk, Error, Got, Id, Local, Objects, Options, Pack, Result, Wanted, build,
+    chunk_of, delete, pack,
 };
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -165,4 +165,91 @@ fn no_memory_is_taken_by_the_word_of_a_snapshot() {
         assert!(read.unwrap_err().to_string().contains("is cut"));
     }
     assert!(memory.asked().iter().all(|wanted| wanted.range.end - wanted.range.start == 1));
+}
+
+#[test]
+fn what_lies_damaged_on_the_disk_in_between_is_read_from_the_store() {
+    let dir = packed();
+    let memory = Memory::of(&dir.path().join("pack"));
+    let whole = all(&open(&memory).unwrap());
+    let folder = dir.path().join("kept");
+    let local = Local { folder: folder.clone(), limit: None, warn: |sentence| panic!("{sentence}") };
+    let kept = || {
+        let mut pack = open(&memory).unwrap();
+        pack.keep_in(&local).unwrap();
+        pack
+    };
+    let mut there = kept();
+    memory.asked();
+    assert_eq!(all(&there), whole);
+    let chunks = there.snapshot().chunks();
+    assert_eq!(memory.asked().len(), chunks, "each chunk once");
+    // All bytes of all chunks are other ones.
+    let spoil = || {
+        for entry in folder.read_dir().unwrap().map(io::Result::unwrap) {
+            if entry.file_name().to_str().unwrap().ends_with(".chunk") {
+                let bytes = std::fs::read(entry.path()).unwrap();
+                std::fs::write(entry.path(), bytes.iter().map(|byte| !byte).collect::<Vec<_>>()).unwrap();
+            }
+        }
+    };
+    for at_once in [false, true] {
+        spoil();
+        if at_once {
+            there = kept();
+        }
+        let entries: Vec<_> = there.snapshot().entries().map(Result::unwrap).collect();
+        let found: Vec<_> = match at_once {
+            true => there.whole_of_each(&entries).into_iter().map(Result::unwrap).collect(),
+            false => entries.iter().map(|entry| there.whole(entry).unwrap()).collect(),
+        };
+        assert!(found.iter().eq(whole.iter().map(|(_, bytes)| bytes)));
+        assert_eq!(memory.asked().iter().filter(|one| one.name.ends_with(".chunk")).count(), chunks);
+        assert_eq!(all(&kept()), whole);
+        assert_eq!(memory.asked().len(), 0, "they are healed");
+    }
+    // Of damage in the store itself there is an error, and it is not asked for again and again.
+    let name = there.snapshot().chunk(0).unwrap().id.file_name();
+    memory.objects().get_mut(&name).unwrap()[64] ^= 1;
+    std::fs::remove_dir_all(&folder).unwrap();
+    let there = kept();
+    let first =
+        there.snapshot().entries().map(Result::unwrap).find(|entry| (entry.chunk, entry.offset) == (0, 64));
+    for requests in [2, 1, 2, 2] {
+        memory.asked();
+        let error = there.whole(first.as_ref().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("does not hold what was packed"), "{error}");
+        assert_eq!(memory.asked().len(), requests);
+    }
+}
+
+#[test]
+fn a_pack_in_a_folder_is_kept_nowhere_else() {
+    let dir = packed();
+    let mut here = Pack::open(&dir.path().join("pack")).unwrap();
+    let local = Local { folder: dir.path().join("kept"), limit: None, warn: |_| {} };
+    assert!(here.keep_in(&local).unwrap_err().to_string().contains("is a folder"));
+    assert!(!local.folder.exists());
+}
+
+#[test]
+fn no_disk_is_taken_by_the_word_of_a_snapshot() {
+    let (id, own) = (Id::written(1, [0; 8]), Id([3; 16]));
+    let bytes = chunk_of(id, own, &[(b"a/x", b"x".as_slice(), About::default())]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (claimed, limit) in [(1 << 62, None), (1 << 62, Some(u64::MAX)), (200 << 20, Some(1 << 30))] {
+        let mut chunk = Chunk::read(bytes.as_slice(), Path::new("chunk")).unwrap();
+        chunk.bytes = claimed;
+        let memory = Arc::new(Memory::default());
+        memory.objects().insert(id.file_name(), bytes.clone());
+        memory.objects().insert("snapshot".into(), build(own, &[chunk], &Deleted::default()).unwrap());
+        let mut pack = open(&memory).unwrap();
+        let folder = dir.path().join("kept");
+        pack.keep_in(&Local { folder: folder.clone(), limit, warn: |_| {} }).unwrap();
+        let entry = pack.snapshot().entry(0).unwrap();
+        assert!(pack.whole(&entry).unwrap_err().to_string().contains("is cut"));
+        assert!(memory.asked().iter().all(|one| one.range.end - one.range.start <= 64 << 20));
+        let chunks = folder.read_dir().unwrap().map(io::Result::unwrap);
+        assert!(!chunks.map(|one| one.file_name().into_string().unwrap()).any(|name| name.contains('-')));
+    }
 }

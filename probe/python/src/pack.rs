@@ -4,9 +4,10 @@ use crate::interrupts;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
-use stallscope_pack::{Error, Images, Pack, Shelf};
+use stallscope_pack::{Error, Images, Local, Pack, Shelf};
 use stallscope_remote::Remote;
 use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +24,30 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// The pack in a folder, or in object storage.
-fn opened(path: &[u8]) -> Result<Pack, Error> {
+/// The pack in a folder, or in object storage: then its chunks may be kept in a local folder.
+fn opened(path: &[u8], local: Option<&Local>) -> Result<Pack, Error> {
     if !stallscope_remote::is_url(path) {
-        return Pack::open(Path::new(OsStr::from_bytes(path)));
+        let path = Path::new(OsStr::from_bytes(path));
+        if local.is_some() {
+            let shown = path.display();
+            return Err(Error::Refused(format!(
+                "{shown} is no pack in object storage, and has to be kept nowhere else: leave out local="
+            )));
+        }
+        return Pack::open(path);
     }
     let url = std::str::from_utf8(path).map_err(|_| Error::Refused("a URL is text in UTF-8".into()))?;
     let remote = Remote::new(url)?;
-    Pack::open_objects(remote.url().to_owned(), Arc::new(remote))
+    let mut pack = Pack::open_objects(remote.url().to_owned(), Arc::new(remote))?;
+    if let Some(local) = local {
+        pack.keep_in(local)?;
+    }
+    Ok(pack)
+}
+
+/// On stderr, if there is one: threads that read chunks ahead may outlive the interpreter and its warnings.
+fn warn(sentence: &str) {
+    let _ = writeln!(std::io::stderr(), "stallscope: {sentence}");
 }
 
 /// A pack that is read. Pickled it is its path and version: where it is opened again it has to be the same.
@@ -38,6 +55,7 @@ fn opened(path: &[u8]) -> Result<Pack, Error> {
 #[derive(Debug)]
 pub(crate) struct PackReader {
     pub(crate) pack: Arc<Pack>,
+    local: Option<Local>,
     /// Where chunks are read ahead of their use, if they are. Held only with the interpreter's lock, so that no child is forked
     /// meanwhile.
     shelf: Mutex<Option<Arc<Shelf>>>,
@@ -45,8 +63,8 @@ pub(crate) struct PackReader {
 
 /// By which a worker finds the shelf: process, descriptor and token.
 type Address = (u32, i32, u64);
-/// Of a reader: path, version and shelf.
-type Made<'py> = (Bound<'py, PyBytes>, String, Option<Address>);
+/// Of a reader: path, version, shelf, the local folder of its chunks and how many bytes that may take.
+type Made<'py> = (Bound<'py, PyBytes>, String, Option<Address>, Option<Bound<'py, PyBytes>>, Option<u64>);
 
 impl PackReader {
     fn path_bytes(&self) -> &[u8] {
@@ -60,22 +78,31 @@ impl PackReader {
 
 #[pymethods]
 impl PackReader {
-    /// `version`: that it has to have.
+    /// `version`: that it has to have. `local`: a folder for chunks of a pack in object storage, which may take `local_limit` bytes.
     #[new]
-    #[pyo3(signature = (path, version=None, shelf=None))]
+    #[pyo3(signature = (path, version=None, shelf=None, local=None, local_limit=None))]
     fn new(
         py: Python<'_>,
         path: &[u8],
         version: Option<&str>,
         shelf: Option<Address>,
+        local: Option<&[u8]>,
+        local_limit: Option<u64>,
     ) -> PyResult<PackReader> {
-        let pack = interrupts::detached(py, || opened(path))?.map_err(|error| raised(py, &error))?;
+        let local = local.map(|folder| {
+            // A worker that is spawned may begin elsewhere.
+            let folder = std::path::absolute(OsStr::from_bytes(folder));
+            folder.map(|folder| Local { folder, limit: local_limit, warn })
+        });
+        let local = local.transpose()?;
+        let pack = interrupts::detached(py, || opened(path, local.as_ref()))?;
+        let pack = pack.map_err(|error| raised(py, &error))?;
         if let Some(sentence) = pack.is_stale() {
             return Err(raised(py, &Error::Refused(sentence)));
         }
         // Of a process that is gone, samples are read one by one.
         let shelf = shelf.and_then(|(process, fd, token)| Shelf::of_other(process, fd, token).ok());
-        let reader = PackReader { pack: Arc::new(pack), shelf: Mutex::new(shelf.map(Arc::new)) };
+        let reader = PackReader { pack: Arc::new(pack), local, shelf: Mutex::new(shelf.map(Arc::new)) };
         if version.is_some_and(|version| version != reader.version_hex()) {
             let dir = reader.pack.dir().display();
             return Err(raised(
@@ -197,7 +224,10 @@ impl PackReader {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py, Made<'py>>> {
         let spawning = py.import("multiprocessing.context")?.call_method0("get_spawning_popen")?;
         let shelf = if spawning.is_none() { None } else { self.shelf().map(|shelf| shelf.address()) };
-        Ok((py.get_type::<PackReader>(), (self.path(py), self.version_hex(), shelf)))
+        let local = self.local.as_ref();
+        let folder = local.map(|local| PyBytes::new(py, local.folder.as_os_str().as_bytes()));
+        let limit = local.and_then(|local| local.limit);
+        Ok((py.get_type::<PackReader>(), (self.path(py), self.version_hex(), shelf, folder, limit)))
     }
 }
 

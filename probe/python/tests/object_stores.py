@@ -1,6 +1,8 @@
 """A server that speaks as S3 does, and a proxy before it that answers late, wrong or not at all."""
 
 import http.client
+import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -8,6 +10,8 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+BUCKETS = itertools.count()
 
 SERVER = """
 import sys
@@ -58,6 +62,24 @@ class Server:
         self._process.communicate("")
 
 
+def uploaded(server, pack):
+    """The URL of a copy of the pack in a bucket of its own."""
+    bucket = f"bucket{next(BUCKETS)}"
+    server.upload(pack, bucket, "sets/some.pack")
+    return f"s3://{bucket}/sets/some.pack"
+
+
+def name_the_store(monkeypatch, port):
+    """In the environment, which names no other one."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-somebody")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
 class Fault:
     """What becomes of the next `times` answers to requests whose path ends in `of`."""
 
@@ -94,7 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = answer.read()
         connection.close()
         if kind == "flipped":
-            body = bytes([body[0] ^ 1]) + body[1:]
+            # The first byte, and one in the midst, which of a whole chunk is a file's.
+            body, midst = bytearray(body), len(body) // 2
+            body[0] ^= 1
+            body[midst] ^= 2
         names = ("Content-Range", "Content-Type", "ETag", "Last-Modified")
         kept = {name: answer.headers[name] for name in names if answer.headers[name] is not None}
         self._answer(answer.status, kept, body, sent=len(body) // 2 if kind == "cut" else None)

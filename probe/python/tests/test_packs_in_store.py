@@ -20,13 +20,12 @@ pytest.importorskip("PIL")
 pytest.importorskip("numpy")
 
 import numpy  # noqa: E402
-from object_stores import Proxy, Server  # noqa: E402
+from object_stores import Proxy, Server, name_the_store, uploaded  # noqa: E402
 from pack_sets import as_array, damage, fill, packed, program, random_crop  # noqa: E402
 
 import stallscope  # noqa: E402
 
 FILE_BYTES = 200_000
-BUCKETS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +53,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def proxy(server, tmp_path, monkeypatch):
     proxy = Proxy(server.port)
-    for name in list(os.environ):
-        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-somebody")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    name_the_store(monkeypatch, proxy.port)
     monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(tmp_path / "run"))
     yield proxy
     proxy.close()
@@ -69,12 +62,6 @@ def proxy(server, tmp_path, monkeypatch):
 @pytest.fixture
 def url(server, proxy, folder):
     return uploaded(server, folder)
-
-
-def uploaded(server, pack):
-    bucket = f"bucket{next(BUCKETS)}"
-    server.upload(pack, bucket, "sets/some.pack")
-    return f"s3://{bucket}/sets/some.pack"
 
 
 def object_of(url, name):

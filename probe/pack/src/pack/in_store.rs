@@ -8,6 +8,7 @@ use crate::frame::{MOST_EXPANDED_BYTES, expand};
 use crate::objects::{Got, Objects, Wanted, merged};
 use crate::record::is_readable;
 use crate::snapshot::{ChunkFacts, Entry, HEADER_BYTES, SNAPSHOT, Snapshot, version, version_in};
+use crate::tier::{Local, Tier};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub(super) struct InStore {
     objects: Arc<dyn Objects>,
     /// Whether the store has given a chunk's length, and it was as long as the snapshot has it.
     known: Box<[AtomicBool]>,
+    is_kept: bool,
 }
 
 impl Pack {
@@ -47,7 +49,7 @@ impl Pack {
         };
         let other_deletions = other_deletions(&url, &snapshot, &named, deleted);
         let known = named.iter().map(|_| AtomicBool::new(false)).collect();
-        let source = Source::Objects(InStore { objects, known });
+        let source = Source::Objects(InStore { objects, known, is_kept: false });
         let (missing, newer) = (Vec::new(), Vec::new());
         Ok(Pack { dir: url, source, snapshot, missing, newer, other_deletions })
     }
@@ -97,6 +99,33 @@ impl Pack {
             .zip(entries)
             .map(|(found, entry)| found.unwrap_or_else(|| self.whole(entry)))
             .collect()
+    }
+
+    /// From now on chunks are kept in a folder on a local disk as they are first read. Only of a pack in object storage.
+    pub fn keep_in(&mut self, local: &Local) -> Result<()> {
+        let Source::Objects(store) = &mut self.source else {
+            let sentence =
+                format!("{} is a folder: no other one is needed to keep it in", self.dir.display());
+            return Err(Error::Refused(sentence));
+        };
+        let chunks = (0..self.snapshot.chunks()).map(|number| self.snapshot.chunk(number));
+        let chunks = chunks.map(|facts| facts.map(|facts| (facts.id, facts.bytes))).collect::<Result<_>>()?;
+        let tier = Tier::open(store.objects.clone(), local, self.snapshot.version(), chunks)?;
+        store.objects = Arc::new(tier);
+        store.is_kept = true;
+        Ok(())
+    }
+
+    /// Whether its chunks are kept on a local disk, which fetches them whole.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(&self.source, Source::Objects(store) if store.is_kept)
+    }
+
+    /// A record came damaged from wherever its chunk is kept.
+    pub(super) fn forget(&self, entry: &Entry<'_>) {
+        if let (Source::Objects(store), Ok(facts)) = (&self.source, self.snapshot.chunk(entry.chunk)) {
+            store.objects.forget(&facts.id.file_name());
+        }
     }
 
     /// Whether requests for it go over a network, so that many at once and large ones are faster.

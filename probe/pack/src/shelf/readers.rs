@@ -20,6 +20,8 @@ const REQUEST_BYTES: u64 = 1 << 20;
 /// The same of object storage, which takes its time for each request and gives more the more are in flight.
 const THREADS_IN_STORE: usize = 8;
 const REQUEST_BYTES_IN_STORE: u64 = 4 << 20;
+/// And where chunks are fetched whole, so that few threads wait for the same.
+const REQUEST_BYTES_KEPT: u64 = 16 << 20;
 
 /// The threads of one plan.
 #[derive(Debug)]
@@ -150,7 +152,11 @@ impl Reading {
             return None;
         }
         let begin = next.begin;
-        let most = if self.pack.is_in_store() { REQUEST_BYTES_IN_STORE } else { REQUEST_BYTES };
+        let most = match self.pack.is_in_store() {
+            true if self.pack.is_kept() => REQUEST_BYTES_KEPT,
+            true => REQUEST_BYTES_IN_STORE,
+            false => REQUEST_BYTES,
+        };
         let bytes = (read.bytes - begin).min(most);
         (next.read, next.begin) =
             if begin + bytes == read.bytes { (number + 1, 0) } else { (number, begin + bytes) };

@@ -8,6 +8,15 @@ from stallscope._hooks import headroom, kernel_text
 
 def parse(value, name="cache"):
     """Bytes of `value`, a number or a string such as "8GiB". ValueError where it is neither, or more than there is. `name`: of the argument."""
+    count = size(value, name)
+    memory = memory_bytes()
+    if memory is not None and count > memory:
+        raise ValueError(f"{name}={value!r}: there are {_native.memory_in_words(memory)} of memory for this job; give less")
+    return count
+
+
+def size(value, name):
+    """The same of what is not in memory."""
     argument = f"{name}={value!r}"
     if isinstance(value, str):
         try:
@@ -23,9 +32,6 @@ def parse(value, name="cache"):
             raise ValueError(f'{argument}: give bytes as a whole number, or a string such as "8GiB"')
     if count <= 0:
         raise ValueError(f"{argument}: a cache has to hold something; leave the argument out for none" if name == "cache" else f"{argument}: give some")
-    memory = memory_bytes()
-    if memory is not None and count > memory:
-        raise ValueError(f"{argument}: there are {_native.memory_in_words(memory)} of memory for this job; give less")
     return count
 
 

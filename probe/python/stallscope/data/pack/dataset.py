@@ -24,10 +24,15 @@ class PackedDataset(InChunks):
     Args:
         path: The folder that `stallscope pack SRC -o PACK` wrote, or the URL of a copy of it in object storage
             (`s3://`, `gs://`, `az://`, `https://`; docs/packs.md has where credentials are taken from).
+        local: Of a pack in object storage: a folder on a local disk in which whole chunks are kept as they are first read, for the
+            next epoch, the next run, and other processes and ranks of this machine.
+        local_limit: How many bytes that folder may take, as a number or text such as "200GiB". Omitted, as much as leaves a tenth
+            of its file system free.
 
     Raises:
-        PackError: There is no pack, or its snapshot is of another state of it. Reading: damaged bytes, a cut chunk; a store that
-            gives no answer in time.
+        PackError: There is no pack, or its snapshot is of another state of it; `local` cannot be made or written, may be written
+            to by others, or is given for a folder. Reading: damaged bytes, a cut chunk; a store that gives no answer in time.
+        ValueError: `local_limit` is not a size, or without `local`.
 
     Example:
         >>> import stallscope
@@ -38,8 +43,14 @@ class PackedDataset(InChunks):
 
     _pack: PackReader
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._pack = opened(path, 2)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        local: str | os.PathLike[str] | None = None,
+        local_limit: int | str | None = None,
+    ) -> None:
+        self._pack = opened(path, 2, local, local_limit)
 
     def __len__(self) -> int:
         return len(self._pack)

@@ -47,10 +47,13 @@ class PackedImageFolder(InChunks):
         transform: Makes the sample of a picture.
         target_transform: Makes the target of the number of a class.
         loader: Makes the picture of an open binary file, which has no path; PIL's RGB image by default.
+        local: Of a pack in object storage: a folder on a local disk in which whole chunks are kept, as of `PackedDataset`.
+        local_limit: How many bytes that folder may take, as a number or text such as "200GiB".
 
     Raises:
-        PackError: There is no pack, its snapshot is of another state of it, or it has no pictures in folders. Reading: damaged
-            bytes, a cut chunk.
+        PackError: There is no pack, its snapshot is of another state of it, or it has no pictures in folders; `local` cannot be
+            used. Reading: damaged bytes, a cut chunk.
+        ValueError: `local_limit` is not a size, or without `local`.
 
     Example:
         >>> import stallscope
@@ -71,13 +74,16 @@ class PackedImageFolder(InChunks):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
         loader: Callable[[Any], Any] = pil_loader,
+        *,
+        local: str | os.PathLike[str] | None = None,
+        local_limit: int | str | None = None,
     ) -> None:
         self.root = os.fspath(path)
         self.transform = transform
         self.target_transform = target_transform
         self.loader = loader
         self.extensions = EXTENSIONS
-        self._pack = opened(path, 2)
+        self._pack = opened(path, 2, local, local_limit)
         self._images = _native.PackImages(self._pack, [os.fsencode(one) for one in EXTENSIONS])
         self.classes = [os.fsdecode(name) for name in self._images.classes()]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}

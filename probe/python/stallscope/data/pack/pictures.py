@@ -63,10 +63,12 @@ class PackedImages(PackedImageFolder):
             large pictures, and not the same pixels (docs/packs.md says how near).
         threads: That decode a batch, the caller's included; as many as there are CPUs, and 1 in a worker process.
         target_transform: Makes the target of the number of a class.
+        local: Of a pack in object storage: a folder on a local disk in which whole chunks are kept, as of `PackedDataset`.
+        local_limit: How many bytes that folder may take, as a number or text such as "200GiB".
 
     Raises:
-        PackError: There is no pack, its snapshot is of another state of it, or it has no pictures in folders. Reading: damaged
-            bytes, a cut chunk, a picture that cannot be decoded.
+        PackError: There is no pack, its snapshot is of another state of it, or it has no pictures in folders; `local` cannot be
+            used. Reading: damaged bytes, a cut chunk, a picture that cannot be decoded.
         ValueError: An argument that is out of range.
 
     Example:
@@ -92,8 +94,10 @@ class PackedImages(PackedImageFolder):
         scaled: bool = False,
         threads: int | None = None,
         target_transform: Callable[[int], Any] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        local_limit: int | str | None = None,
     ) -> None:
-        super().__init__(path, target_transform=target_transform)
+        super().__init__(path, target_transform=target_transform, local=local, local_limit=local_limit)
         sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
         if len(sides) != 2 or any(type(side) is not int or not 0 < side <= _MOST_SIDE for side in sides):
             raise ValueError(f"PackedImages: size={size!r} has to be a whole number of 1 to {_MOST_SIDE} pixels, or two of them: height and width")
