@@ -4,7 +4,7 @@
 //! is faster with them, provably so, and slower without. Only what the others read at the same time tells. That is known some seconds
 //! late, so that raises are tried as fast as ever, and, where the windows were too short to tell, looked at once they are kept: where others read less since,
 //! they are put back, and the next one is tried in windows that are long enough. Others change by themselves as well; that they
-//! read less with the raise, more without it and less with it again is no chance.
+//! read less with the raise and more again without it is seldom chance, and what is undone for that is tried again later.
 
 use super::seed::{Kind, Proposal};
 use super::turn::Move;

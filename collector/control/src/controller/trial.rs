@@ -114,6 +114,11 @@ impl Controller {
             self.work = Work::Probing(Box::new(probe));
             return;
         }
+        // However long it takes to see what this job gains.
+        if let Some(why) = probe.beside.taken().filter(|_| !with) {
+            let gain = probe.so_far(&self.job, since_ns);
+            return self.undo(probe, gain, why, out);
+        }
         match probe.judge(&self.job, since_ns, settles_ns) {
             _ if probe.spent_ns > probe::LONGEST_PROBE_NS => {
                 let why = "it took too long to see what it does".to_owned();
@@ -121,10 +126,7 @@ impl Controller {
             }
             Verdict::Open => self.work = Work::Probing(Box::new(probe)),
             Verdict::Next => self.next_leg(probe, out),
-            Verdict::Keep(gain) => match probe.beside.taken() {
-                Some(why) => self.undo(probe, Some(gain), why, out),
-                None => self.keep(probe, gain, out),
-            },
+            Verdict::Keep(gain) => self.keep(probe, gain, out),
             Verdict::Undo(gain, why) => {
                 let verdict = format!("{}: {}", audit::why(why), audit::gain(gain));
                 if why == Why::Vanished {

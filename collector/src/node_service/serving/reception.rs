@@ -98,8 +98,7 @@ impl Reception<'_> {
 
     fn answer_shim(&mut self, shim: ShimHello, peer: Peer, user: String) -> Answer {
         let (uid, process) = (peer.uid, peer.root(&shim));
-        let known =
-            process.map(|(pid, _)| JobKnown { user, cgroups: peer.cgroups(pid), label: shim.label });
+        let known = process.map(|(pid, _)| JobKnown { user, cgroups: peer.cgroups(pid), label: shim.label });
         let (payer, now) = (self.book.payer(uid), Instant::now());
         let (mut first_cache_bytes, mut orders) = (0, Vec::new());
         let found = process.zip(known).filter(|(_, known)| self.desk.is_for_policy(uid, known));
