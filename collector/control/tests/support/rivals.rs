@@ -17,12 +17,12 @@ pub(crate) struct Rivals {
     alone_ns: u64,
     own_bytes: u64,
     before: u64,
-    said: VecDeque<u64>,
+    known: VecDeque<u64>,
 }
 
 impl Rivals {
     pub(crate) fn new(jobs: u32, readers: u64, alone_ns: u64) -> Rivals {
-        Rivals { jobs, readers, alone_ns, own_bytes: 0, before: 0, said: VecDeque::new() }
+        Rivals { jobs, readers, alone_ns, own_bytes: 0, before: 0, known: VecDeque::new() }
     }
 
     /// Between two batches of a job with so many workers.
@@ -36,8 +36,8 @@ impl Rivals {
 
     pub(crate) fn second(&mut self) -> SharedStorage {
         let own = self.own_bytes - std::mem::replace(&mut self.before, self.own_bytes);
-        self.said.push_back((BYTES * 1_000_000_000 / self.alone_ns).saturating_sub(own));
-        let others_bytes_per_s = self.said[self.said.len().saturating_sub(LATE)];
+        self.known.push_back((BYTES * 1_000_000_000 / self.alone_ns).saturating_sub(own));
+        let others_bytes_per_s = self.known[self.known.len().saturating_sub(LATE)];
         SharedStorage { own_bytes: self.own_bytes, others: self.jobs, others_bytes_per_s }
     }
 }
