@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Check, Checkpoint};
 use crate::error::{Doing, Error, Result};
-use crate::files::{self, Disk, Files, Folder, put};
+use crate::files::{self, Disk, Files, Folder};
 use crate::locking::Lock;
 use crate::manifest::{Listed, MANIFEST, MOST_MANIFEST_BYTES, read_manifest};
 use crate::names;

@@ -2,7 +2,7 @@
 
 use super::mark::VERIFIED;
 use super::*;
-use crate::files::{Folder, Out, write_small};
+use crate::files::{Folder, Out, put, write_small};
 use crate::manifest::{Digest, Manifest, seal};
 use std::ffi::OsStr;
 use std::io;
