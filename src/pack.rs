@@ -454,6 +454,9 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Records of which `extract` says that they could not be written.
+const MOST_NAMED: u64 = stallscope_pack::MOST_DAMAGED as u64;
+
 fn extract(verb: &Extract) -> Result<ExitCode> {
     let pack = remarked(&verb.pack, Pack::open_to_show(&verb.pack)?)?;
     let names: Vec<Vec<u8>> = verb.path.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
@@ -462,12 +465,12 @@ fn extract(verb: &Extract) -> Result<ExitCode> {
     let mut sentences = 0_u64;
     let extracted = stallscope_pack::extract(&pack, &names, &verb.output, &mut |sentence| {
         sentences += 1;
-        if sentences <= MOST_DAMAGED as u64 {
+        if sentences <= MOST_NAMED {
             working.say(sentence);
         }
     });
     drop(working);
-    if let Some(more) = sentences.checked_sub(MOST_DAMAGED as u64).filter(|more| *more > 0) {
+    if let Some(more) = sentences.checked_sub(MOST_NAMED).filter(|more| *more > 0) {
         terminal::say(&format!("and {} more that were not extracted", count(more)));
     }
     let extracted = extracted?;
