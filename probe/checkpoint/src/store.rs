@@ -265,7 +265,7 @@ impl Store {
     /// One process at a time: with several ranks, rank 0 looks and tells the others the name.
     ///
     /// # Errors
-    /// The folder cannot be read, it has too many that are not good, or `goes_on` said no.
+    /// The folder cannot be read, it has too many that are not good, or `goes_on` returned false.
     pub fn newest_verified(
         &self,
         progress: &(dyn Fn(&str, u64, u64) + Sync),
