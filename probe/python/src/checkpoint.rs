@@ -403,6 +403,8 @@ pub(crate) fn newest_checkpoint(
 ) -> PyResult<(Option<CheckpointReader>, Vec<Passed>)> {
     let goes_on = || !interrupts::is_interrupted();
     let newest = interrupts::detached(py, || Store::open(dir).newest_verified(&|_, _, _| {}, &goes_on))?;
+    // Making the error imports modules, where a signal that came last would be lost.
+    py.check_signals()?;
     let newest = newest.map_err(|error| raised(py, &error))?;
     let passed = newest.passed.into_iter().map(|passed| (passed.name, passed.reason)).collect();
     Ok((newest.checkpoint.map(CheckpointReader::of), passed))
