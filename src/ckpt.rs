@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use stallscope_checkpoint::{Check, Checkpoint, Entry, History, QUARANTINE, State, Store, mark_verified};
 use stallscope_reports::clean;
 use stallscope_units::{bytes, count, counted, duration, percent_exact};
-use std::io::IsTerminal;
+use std::cell::RefCell;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -140,38 +141,56 @@ fn list(verb: &Ls) -> Result<ExitCode> {
     let store = store(&verb.dir)?;
     let (entries, aside) = (store.list()?, store.quarantined());
     if verb.json {
+        let others = aside.others;
         let aside: Vec<Value> =
-            aside.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
+            aside.named.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
         let account = json!(History::read(&verb.dir).account());
-        return print_json(&Listing { account, checkpoints: &entries, quarantine: aside });
+        return print_json(&Listing {
+            account,
+            checkpoints: &entries,
+            quarantine: aside,
+            quarantine_unnamed: others,
+        });
     }
-    let mut text = if entries.is_empty() {
-        format!("no checkpoint in {}\n", clean(&verb.dir.to_string_lossy(), true))
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        let mut rows: Vec<Vec<String>> = entries.iter().map(|entry| cells(entry, now)).collect();
-        let mut heading = vec!["CHECKPOINT", "STEP", "SAVED", "STATE", "RANKS", "SIZE", "REUSED"];
-        if entries.iter().any(|entry| measured(entry).is_some()) {
-            heading.push("METRICS");
-            add_column(&mut rows, &entries, measured);
+    terminal::print_as_made(|out| {
+        if entries.is_empty() {
+            writeln!(out, "no checkpoint in {}", clean(&verb.dir.to_string_lossy(), true))?;
+        } else {
+            print_entries(&entries, out)?;
         }
-        if several_runs(&entries) {
-            heading.push("RUN");
-            add_column(&mut rows, &entries, run);
+        for entry in &entries {
+            if let State::Bad(reason) = &entry.state {
+                writeln!(out, "{}: {}", entry.name, clean(reason, true))?;
+            }
         }
-        table(&heading, &[1, 2, 4, 5, 6], &rows)
-    };
-    for entry in &entries {
-        if let State::Bad(reason) = &entry.state {
-            text += &format!("{}: {}\n", entry.name, clean(reason, true));
+        for (name, reason) in &aside.named {
+            writeln!(out, "set aside: {QUARANTINE}/{}: {}", clean(name, true), clean(reason, true))?;
         }
-    }
-    for (name, reason) in &aside {
-        text += &format!("set aside: {QUARANTINE}/{}: {}\n", clean(name, true), clean(reason, true));
-    }
-    text += &cost(&History::read(&verb.dir));
-    terminal::print(&text)?;
+        if aside.others > 0 {
+            writeln!(out, "set aside: {} more in {QUARANTINE}", count(aside.others))?;
+        }
+        out.write_all(cost(&History::read(&verb.dir)).as_bytes())
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_entries(entries: &[Entry], out: &mut dyn Write) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let mut heading = vec!["CHECKPOINT", "STEP", "SAVED", "STATE", "RANKS", "SIZE", "REUSED"];
+    let mut more: Vec<fn(&Entry) -> Option<String>> = Vec::new();
+    if entries.iter().any(|entry| measured(entry).is_some()) {
+        heading.push("METRICS");
+        more.push(measured);
+    }
+    if several_runs(entries) {
+        heading.push("RUN");
+        more.push(run);
+    }
+    let row = |entry| {
+        let more = more.iter().map(|cell| cell(entry).unwrap_or_else(|| "-".into()));
+        cells(entry, now).into_iter().chain(more).collect()
+    };
+    table(&heading, &[1, 2, 4, 5, 6], entries.iter().map(row), out)
 }
 
 /// What `ls` prints as JSON. Of each checkpoint that is made as it is written: their metrics may be many.
@@ -181,6 +200,8 @@ struct Listing<'a> {
     #[serde(serialize_with = "each_entry")]
     checkpoints: &'a [Entry],
     quarantine: Vec<Value>,
+    /// How many more there are in it.
+    quarantine_unnamed: u64,
 }
 
 fn each_entry<S: Serializer>(entries: &[Entry], to: S) -> Result<S::Ok, S::Error> {
@@ -222,12 +243,6 @@ fn state(entry: &Entry) -> &'static str {
         State::Committed => "saved",
         State::Incomplete => "incomplete",
         State::Bad(_) => "bad",
-    }
-}
-
-fn add_column(rows: &mut [Vec<String>], entries: &[Entry], cell: fn(&Entry) -> Option<String>) {
-    for (row, entry) in rows.iter_mut().zip(entries) {
-        row.push(cell(entry).unwrap_or_else(|| "-".into()));
     }
 }
 
@@ -282,9 +297,9 @@ fn entry_json(entry: &Entry) -> Value {
     })
 }
 
-/// Verifies with a line of progress on a terminal; notes it where it is whole.
-fn verified(checkpoint: &Checkpoint) -> Result<(), stallscope_checkpoint::Error> {
-    let shown = std::io::stderr().is_terminal();
+/// Verifies with a line of progress on a terminal; notes it where it is whole. `between`: other text is being written to stdout.
+fn verified(checkpoint: &Checkpoint, between: bool) -> Result<(), stallscope_checkpoint::Error> {
+    let shown = io::stderr().is_terminal() && !(between && io::stdout().is_terminal());
     let last = Mutex::new(Instant::now());
     let name = checkpoint.name();
     let checked = checkpoint.verify(Check::Full, &|done, all| {
@@ -311,32 +326,43 @@ fn check(verb: &Verify) -> Result<ExitCode> {
     if names.is_empty() {
         bail!("there is no checkpoint in {} to verify", verb.dir.display());
     }
-    let (mut lines, mut rows, mut all_whole) = (String::new(), Vec::new(), true);
-    for name in names {
+    let mut all_whole = true;
+    let mut outcomes = names.into_iter().map(|name| {
+        let begun = Instant::now();
         let outcome = store.checkpoint(&name).and_then(|checkpoint| {
-            let begun = Instant::now();
-            verified(&checkpoint)?;
-            Ok((checkpoint.name(), checkpoint.manifest.image_bytes, begun.elapsed()))
+            verified(&checkpoint, verb.json)?;
+            Ok((checkpoint.name(), checkpoint.manifest.image_bytes))
         });
-        match outcome {
-            Ok((name, size, took)) => {
-                let took_ns = took.as_nanos() as u64;
-                lines += &format!("{name}: whole, {} read in {}\n", bytes(size), duration(took_ns));
-                rows.push(json!({ "name": name, "whole": true, "bytes": size, "took_ns": took_ns }));
-            }
-            Err(error) => {
-                all_whole = false;
-                lines += &format!("{}: {}\n", clean(&name, true), clean(&error.to_string(), true));
-                rows.push(json!({ "name": name, "whole": false, "reason": error.to_string() }));
-            }
-        }
-    }
+        all_whole &= outcome.is_ok();
+        (name, outcome, begun.elapsed().as_nanos() as u64)
+    });
+    // Each as it is known: there may be many, and it may take long.
     if verb.json {
-        print_json(&Value::Array(rows))?;
+        let rows = outcomes.map(|(asked, outcome, took_ns)| match outcome {
+            Ok((name, size)) => json!({ "name": name, "whole": true, "bytes": size, "took_ns": took_ns }),
+            Err(error) => json!({ "name": asked, "whole": false, "reason": error.to_string() }),
+        });
+        print_json(&Rows(RefCell::new(rows)))?;
     } else {
-        terminal::print(&lines)?;
+        outcomes.try_for_each(|(asked, outcome, took_ns)| {
+            terminal::print(&match outcome {
+                Ok((name, size)) => {
+                    format!("{name}: whole, {} read in {}\n", bytes(size), duration(took_ns))
+                }
+                Err(error) => format!("{}: {}\n", clean(&asked, true), clean(&error.to_string(), true)),
+            })
+        })?;
     }
     Ok(if all_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is made as it is written.
+struct Rows<I>(RefCell<I>);
+
+impl<I: Iterator<Item = Value>> Serialize for Rows<I> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.borrow_mut().by_ref())
+    }
 }
 
 fn show(verb: &Show) -> Result<ExitCode> {
@@ -368,18 +394,19 @@ fn show(verb: &Show) -> Result<ExitCode> {
         let user = part.user.as_ref().map_or(0, |user| user.bytes);
         text += &format!("rank {}: {} of user state; {}\n", part.rank, bytes(user), files.join(", "));
     }
-    let rows: Vec<Vec<String>> = checkpoint
+    let tensors = checkpoint
         .parts
         .iter()
-        .flat_map(|part| part.tensors.iter().map(move |tensor| (part.rank, &tensor.spec)))
-        .map(|(rank, spec)| {
-            let shape: Vec<String> = spec.shape.iter().map(u64::to_string).collect();
-            let size = bytes(spec.bytes().unwrap_or_default());
-            vec![rank.to_string(), clean(&spec.name, true), spec.dtype.name().into(), shape.join(" x "), size]
-        })
-        .collect();
-    text += &table(&["RANK", "TENSOR", "TYPE", "SHAPE", "SIZE"], &[0, 4], &rows);
-    terminal::print(&text)?;
+        .flat_map(|part| part.tensors.iter().map(move |tensor| (part.rank, &tensor.spec)));
+    let rows = tensors.map(|(rank, spec)| {
+        let shape: Vec<String> = spec.shape.iter().map(u64::to_string).collect();
+        let size = bytes(spec.bytes().unwrap_or_default());
+        vec![rank.to_string(), clean(&spec.name, true), spec.dtype.name().into(), shape.join(" x "), size]
+    });
+    terminal::print_as_made(|out| {
+        out.write_all(text.as_bytes())?;
+        table(&["RANK", "TENSOR", "TYPE", "SHAPE", "SIZE"], &[0, 4], rows, out)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -390,7 +417,9 @@ fn collect(verb: &Gc) -> Result<ExitCode> {
     for entry in store.list()? {
         let counts = match entry.state {
             State::Verified => true,
-            State::Committed => store.checkpoint(&entry.name).and_then(|found| verified(&found)).is_ok(),
+            State::Committed => {
+                store.checkpoint(&entry.name).and_then(|found| verified(&found, false)).is_ok()
+            }
             State::Incomplete | State::Bad(_) => false,
         };
         whole += usize::from(counts);
@@ -435,26 +464,32 @@ fn print_json(value: &impl Serialize) -> Result<ExitCode> {
 /// Characters of a cell: a manifest may be anybody's, and names its metrics as it likes.
 const CELL: usize = 60;
 
-/// Columns as wide as their cells; those named in `figures` are flush right.
-fn table(heading: &[&str], figures: &[usize], rows: &[Vec<String>]) -> String {
+/// Columns as wide as their cells; those named in `figures` are flush right. Rows are made twice rather than kept: a folder may
+/// have many.
+fn table(
+    heading: &[&str],
+    figures: &[usize],
+    rows: impl Iterator<Item = Vec<String>> + Clone,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let heading: Vec<String> = heading.iter().map(|&word| word.into()).collect();
-    let cut = |cell: &String| match cell.char_indices().nth(CELL) {
+    let cut = |cell: String| match cell.char_indices().nth(CELL) {
         Some((end, _)) => format!("{}…", &cell[..end]),
-        None => cell.clone(),
+        None => cell,
     };
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(cut).collect()).collect();
-    let rows = &rows;
-    let width = |text: &String| text.chars().count();
-    let widths: Vec<usize> = (0..heading.len())
-        .map(|column| rows.iter().chain([&heading]).map(|row| width(&row[column])).max().unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in [&heading].into_iter().chain(rows) {
+    let rows = [heading].into_iter().chain(rows.map(|row| row.into_iter().map(cut).collect()));
+    let mut widths = Vec::new();
+    for row in rows.clone() {
+        widths.resize(row.len(), 0);
+        for (width, cell) in widths.iter_mut().zip(&row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    for row in rows {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
             if figures.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
-    text
+    Ok(())
 }

@@ -276,20 +276,24 @@ fn verify(verb: &Verify) -> Result<ExitCode> {
             .collect();
         terminal::print_json(&json!({
             "chunks": verified.chunks, "records": verified.records, "bytes": verified.bytes, "faults": faults,
+            "unnamed_faults": verified.unnamed,
         }))?;
     } else {
-        let mut text = String::new();
-        for fault in &verified.faults {
-            text += &format!("{}\n", clean(&fault.to_string(), true));
-        }
-        let whole = match verified.faults.len() {
+        let whole = match verified.faults.len() as u64 + verified.unnamed {
             0 => "whole".into(),
-            faults => counted(faults as u64, "fault"),
+            faults => counted(faults, "fault"),
         };
         let (chunks, records) = (verified.chunks as u64, verified.records);
         let (chunks, records) = (counted(chunks, "chunk"), counted(records, "file"));
-        text += &format!("{chunks}, {records} of {} read: {whole}\n", bytes(verified.bytes));
-        terminal::print(&text)?;
+        terminal::print_as_made(|out| {
+            for fault in &verified.faults {
+                writeln!(out, "{}", clean(&fault.to_string(), true))?;
+            }
+            if verified.unnamed > 0 {
+                writeln!(out, "and {} more", counted(verified.unnamed, "record"))?;
+            }
+            writeln!(out, "{chunks}, {records} of {} read: {whole}", bytes(verified.bytes))
+        })?;
     }
     Ok(if verified.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -450,20 +454,29 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Records of which `extract` says that they could not be written.
+const MOST_NAMED: u64 = stallscope_pack::MOST_DAMAGED as u64;
+
 fn extract(verb: &Extract) -> Result<ExitCode> {
     let pack = remarked(&verb.pack, Pack::open_to_show(&verb.pack)?)?;
     let names: Vec<Vec<u8>> = verb.path.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
     let working = crate::working::Working::on(format!("extracting {}", verb.pack.display()));
-    let mut sentences = Vec::new();
+    // At once, and not kept: a pack of some megabytes can have as many as it has records.
+    let mut sentences = 0_u64;
     let extracted = stallscope_pack::extract(&pack, &names, &verb.output, &mut |sentence| {
-        sentences.push(sentence.to_owned());
+        sentences += 1;
+        if sentences <= MOST_NAMED {
+            working.say(sentence);
+        }
     });
     drop(working);
-    sentences.iter().for_each(|sentence| terminal::say(sentence));
+    if let Some(more) = sentences.checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+        terminal::say(&format!("and {} more that were not extracted", count(more)));
+    }
     let extracted = extracted?;
     let files = counted(extracted.files, "file");
     terminal::print(&format!("{files} extracted, {}\n", bytes(extracted.bytes)))?;
-    Ok(if sentences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if sentences == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn rebuild(verb: &Rebuild) -> Result<ExitCode> {

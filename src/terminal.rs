@@ -121,15 +121,24 @@ pub(crate) fn print(text: &str) -> std::io::Result<()> {
 
 /// Writes JSON to stdout as it is made, which may be of a foreign file and large.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    Ok(print_as_made(|out| {
+        serde_json::to_writer_pretty(Cleaned(&mut *out), value)?;
+        out.write_all(b"\n")
+    })?)
+}
+
+/// Writes to stdout piece by piece.
+pub(crate) fn print_as_made(
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let written = serde_json::to_writer_pretty(Cleaned(&mut out), value).map_err(std::io::Error::from);
-    match written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+    match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             // What is left goes nowhere.
             drop(out.into_parts());
             Ok(())
         }
-        other => Ok(other?),
+        other => other,
     }
 }
 

@@ -37,6 +37,16 @@ impl Working {
     }
 }
 
+impl Working {
+    /// A sentence above that line.
+    pub(crate) fn say(&self, sentence: &str) {
+        if self.0.is_some() {
+            crate::terminal::write_err("\r\x1b[2K");
+        }
+        crate::terminal::say(sentence);
+    }
+}
+
 impl Drop for Working {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.0.take() {

@@ -85,7 +85,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             let _ = checkpoint.export(None, &out);
         }
-        let _ = Store::open(&store).newest_verified(&|_, _, _| {});
+        let _ = Store::open(&store).newest_verified(&|_, _, _| {}, &|| true);
         let _ = Store::open(&store).collect(1, false);
     });
 });

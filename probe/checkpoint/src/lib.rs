@@ -7,7 +7,7 @@
 //! let weights = vec![1.0_f32; 1024];
 //! let spec = TensorSpec { name: "weights".into(), dtype: Dtype::F32, shape: vec![1024] };
 //!
-//! let newest = Store::open("ckpts").newest_verified(&|_, _, _| {})?;
+//! let newest = Store::open("ckpts").newest_verified(&|_, _, _| {}, &|| true)?;
 //! let saver = Saver::open("ckpts".as_ref(), Options::default())?;
 //! if let Some(checkpoint) = newest.checkpoint {
 //!     saver.continue_run(checkpoint.manifest.run);
@@ -66,5 +66,7 @@ pub use read::{Region, Target, Window};
 pub use retain::{Best, Mode, Retain};
 pub use saver::{Options, Outcome, Saved, Saver};
 pub use snapshot::{Plan, Snapshot, Source};
-pub use store::{Collected, Entry, LATEST, Newest, Passed, QUARANTINE, State, Store, mark_verified};
+pub use store::{
+    Collected, Entry, LATEST, Newest, Passed, QUARANTINE, SetAside, State, Store, mark_verified,
+};
 pub use tensor::{Dtype, TensorSpec};

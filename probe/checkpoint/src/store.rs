@@ -2,33 +2,28 @@
 
 use crate::checkpoint::{Check, Checkpoint};
 use crate::error::{Doing, Error, Result};
-use crate::files::{self, Disk, Files, Folder, open_plain, put};
+use crate::files::{self, Disk, Files, Folder};
 use crate::locking::Lock;
 use crate::manifest::{Listed, MANIFEST, MOST_MANIFEST_BYTES, read_manifest};
 use crate::names;
 use crate::retain::Retain;
-use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{BTreeMap, HashSet};
-use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
+mod aside;
 mod mark;
 mod removal;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use aside::{QUARANTINE, SetAside};
 use mark::is_marked_verified;
 pub use mark::mark_verified;
 pub(crate) use removal::remove;
 
-/// Where checkpoints go that turned out bad.
-pub const QUARANTINE: &str = "quarantine";
 /// The file that names the newest checkpoint. Restoring never trusts it.
 pub const LATEST: &str = "latest";
-/// Says beside a checkpoint in quarantine what is wrong with it.
-const REASON: &str = "reason.txt";
 
 /// A folder of checkpoints, for reading. The folder need not exist yet.
 #[derive(Clone, Debug)]
@@ -105,6 +100,14 @@ struct Left {
     held_bytes: u64,
 }
 
+/// Folders of checkpoints, or what has their names: each takes memory, whatever is in it.
+const MOST_ENTRIES: usize = if cfg!(test) { 200 } else { 100_000 };
+/// Characters of what is wrong with a checkpoint: it may quote what is in it.
+const MOST_REASON: usize = 1000;
+
+/// So many that are not good are no accident any more, and each takes time: a user who may write there can make thousands.
+const MOST_PASSED: usize = 100;
+
 const TOO_MANY: &str = "the manifests of this folder have more than 256 MiB of text together, or take more than 64 MiB of memory; move some of its checkpoints elsewhere";
 
 impl Left {
@@ -140,8 +143,16 @@ impl Store {
         let (mut entries, mut left) = (Vec::new(), Left::ALL);
         for (name, is_folder) in self.folders()? {
             let Some((step, attempt)) = names::parse(&name) else { continue };
-            let no_folder = (State::Bad("it is no folder".into()), None);
-            let (state, manifest) = if is_folder { self.state(&name, &mut left) } else { no_folder };
+            let (mut state, manifest) = match is_folder {
+                true => self.state(&name, &mut left),
+                false => (State::Bad("it is no folder".into()), None),
+            };
+            if let State::Bad(reason) = &mut state {
+                *reason = short(reason);
+                if !Left::take(&mut left.held_bytes, reason.len() as u64) {
+                    *reason = TOO_MANY.into();
+                }
+            }
             entries.push(Entry { name, step, attempt, state, manifest });
         }
         entries.sort_by_key(|entry| {
@@ -170,6 +181,12 @@ impl Store {
             let entry = entry.doing("list", &self.dir)?;
             let name = entry.file_name().into_string().ok().filter(|name| names::parse(name).is_some());
             found.extend(name.map(|name| (name, entry.file_type().is_ok_and(|kind| kind.is_dir()))));
+            if found.len() > MOST_ENTRIES {
+                return Err(Error::Refused(format!(
+                    "{} has more than {MOST_ENTRIES} checkpoints; move some of them elsewhere",
+                    self.dir.display()
+                )));
+            }
         }
         Ok(found)
     }
@@ -243,10 +260,17 @@ impl Store {
 
     /// Verifies from the newest to the oldest until one is good. Those found damaged on the way are moved to the folder
     /// `quarantine`, with a file `reason.txt`; those that can't be read just now are passed over. `progress` is given the
-    /// name, the bytes done and all bytes, from any thread.
+    /// name, the bytes done and all bytes, from any thread. `goes_on` is asked between two of them whether to look at another.
     ///
     /// One process at a time: with several ranks, rank 0 looks and tells the others the name.
-    pub fn newest_verified(&self, progress: &(dyn Fn(&str, u64, u64) + Sync)) -> Result<Newest> {
+    ///
+    /// # Errors
+    /// The folder cannot be read, it has too many that are not good, or `goes_on` returned false.
+    pub fn newest_verified(
+        &self,
+        progress: &(dyn Fn(&str, u64, u64) + Sync),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Newest> {
         let mut newest = Newest::default();
         let (opened, folder) = match self.opened() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(newest),
@@ -256,9 +280,32 @@ impl Store {
         let listed = opened.list().map_err(|error| error.shown_as(&opened.dir, &self.dir))?;
         let committed = listed.into_iter().filter(|entry| entry.state != State::Incomplete);
         let names: Vec<String> = committed.map(|entry| entry.name).collect();
+        let looked = self.look(&opened, &folder, names, progress, goes_on, &mut newest);
+        // Once, and not for each: it takes a list of the whole folder, and waits for a device.
+        if newest.passed.iter().any(|passed| passed.moved_to.is_some()) {
+            opened.note_moved();
+        }
+        looked.map(|()| newest)
+    }
+
+    fn look(
+        &self,
+        opened: &Store,
+        folder: &OwnedFd,
+        names: Vec<String>,
+        progress: &(dyn Fn(&str, u64, u64) + Sync),
+        goes_on: &dyn Fn() -> bool,
+        newest: &mut Newest,
+    ) -> Result<()> {
         for name in names {
+            if !goes_on() {
+                return Err(Error::Refused("looking for the newest checkpoint was interrupted".into()));
+            }
+            if newest.passed.len() == MOST_PASSED {
+                return Err(too_many_passed(&self.dir, &newest.passed));
+            }
             let dir = self.dir.join(&name);
-            let verified = Checkpoint::open_in(&folder, &name, &dir).and_then(|checkpoint| {
+            let verified = Checkpoint::open_in(folder, &name, &dir).and_then(|checkpoint| {
                 checkpoint.verify(Check::Full, &|done, all| progress(&name, done, all))?;
                 Ok(checkpoint)
             });
@@ -271,61 +318,17 @@ impl Store {
                 // Collected by the job that saves here.
                 Err(_) if !opened.dir.join(&name).exists() => {}
                 Err(error) => {
+                    let reason = error.to_string();
                     let moved_to = error
                         .is_damage()
-                        .then(|| opened.quarantine(&name, &error.to_string()).ok())
+                        .then(|| opened.set_aside(&name, &reason).ok())
                         .flatten()
                         .map(|moved_to| self.dir.join(QUARANTINE).join(moved_to));
-                    newest.passed.push(Passed { name, reason: error.to_string(), moved_to });
+                    newest.passed.push(Passed { name, reason, moved_to });
                 }
             }
         }
-        Ok(newest)
-    }
-
-    /// Gives the name that it has there.
-    pub(crate) fn quarantine(&self, name: &str, reason: &str) -> Result<String> {
-        let aside = self.dir.join(QUARANTINE);
-        match std::fs::create_dir(&aside) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            other => other.doing("make", &aside)?,
-        }
-        // Who made the checkpoint may have made a link of it, to anywhere.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(&aside, flags, Mode::empty())
-            .map_err(std::io::Error::from)
-            .doing("open", &aside)?;
-        // A folder that is there already is never replaced: it has files.
-        let moved_to = (1..1000)
-            .map(|attempt| if attempt == 1 { name.into() } else { format!("{name}-{attempt}") })
-            .find(|to| rustix::fs::renameat(rustix::fs::CWD, self.dir.join(name), &folder, to).is_ok())
-            .ok_or_else(|| Error::Refused(format!("cannot move {name} to {}", aside.display())))?;
-        let opened = PathBuf::from(format!("/proc/thread-self/fd/{}", folder.as_raw_fd()));
-        let _ = note_reason(&opened.join(&moved_to), reason);
-        let _ = Disk.sync_dir(&aside).and_then(|()| Disk.sync_dir(&self.dir));
-        let newest = self.list()?.into_iter().find(|entry| entry.state != State::Incomplete);
-        let _ = newest.map(|newest| put(&Disk, &self.dir, LATEST, format!("{}\n", newest.name).as_bytes()));
-        Ok(moved_to)
-    }
-
-    /// What was set aside: names and reasons.
-    pub fn quarantined(&self) -> Vec<(String, String)> {
-        let aside = self.dir.join(QUARANTINE);
-        let is_folder = aside.symlink_metadata().is_ok_and(|found| found.is_dir());
-        let listed =
-            is_folder.then(|| std::fs::read_dir(&aside).ok()).flatten().into_iter().flatten().flatten();
-        let mut found: Vec<(String, String)> = listed
-            .map(|entry| {
-                let mut reason = Vec::new();
-                let read = open_plain(&entry.path().join(REASON), false)
-                    .and_then(|file| file.take(4096).read_to_end(&mut reason));
-                let reason = String::from_utf8_lossy(&reason).trim().to_owned();
-                let name = entry.file_name().to_string_lossy().into_owned();
-                (name, if read.is_ok() { reason } else { "no reason is noted".into() })
-            })
-            .collect();
-        found.sort();
-        found
+        Ok(())
     }
 
     /// Removes committed checkpoints of whatever runs that are older than the `keep` newest verified ones, and, where no
@@ -405,28 +408,6 @@ impl Store {
         Ok(collected)
     }
 
-    /// What was set aside goes when all that is kept was saved after it. Its content is foreign: one that cannot be removed, as it
-    /// has folders that we do not make, stays.
-    fn collect_quarantined(&self, files: &dyn Files, since_ns: u64, dry_run: bool) -> Vec<String> {
-        // The user who made the checkpoints may put a link in its place at any moment.
-        let Ok(aside) = Folder::open(&self.dir.join(QUARANTINE)) else { return Vec::new() };
-        let mut removed = Vec::new();
-        for entry in std::fs::read_dir(aside.itself()).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if !names::is_of_checkpoint(&path) {
-                continue;
-            }
-            let Ok(folder) = Folder::open(&path) else { continue };
-            let set_aside = folder.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-            let old = set_aside.is_some_and(|at| at.as_nanos() < u128::from(since_ns));
-            if old && (dry_run || removal::empty(files, &folder).is_ok()) {
-                removed.push(format!("{QUARANTINE}/{}", entry.file_name().to_string_lossy()));
-            }
-        }
-        removed.sort();
-        removed
-    }
-
     /// Only under the lock: else it would take the folder of a save under way.
     pub(crate) fn remove_leftovers(&self, files: &dyn Files, dry_run: bool) -> Result<Vec<String>> {
         let is_incomplete = |name: &str| {
@@ -482,15 +463,18 @@ fn latest_retain(entries: &[&Entry]) -> Retain {
     entries.iter().find_map(|entry| Some(entry.manifest.as_ref()?.retain.clone())).unwrap_or_default()
 }
 
-/// The folder's content is foreign: a file of that name may be a link to one of the user's, and the reason may quote
-/// what is in it.
-fn note_reason(dir: &Path, reason: &str) -> std::io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(dir, flags, Mode::empty())?;
-    // Where it is not there there is nothing to take away; what can't be taken away can't be replaced.
-    let _ = rustix::fs::unlinkat(&dir, REASON, AtFlags::empty());
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&dir, REASON, flags, Mode::from_raw_mode(0o666))?;
-    let plain: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    std::io::Write::write_all(&mut std::fs::File::from(file), format!("{plain}\n").as_bytes())
+/// Its beginning.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(MOST_REASON) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn too_many_passed(dir: &Path, passed: &[Passed]) -> Error {
+    let (dir, first) = (dir.display(), passed.first());
+    let (name, reason) = first.map_or(("", String::new()), |first| (&*first.name, short(&first.reason)));
+    Error::Refused(format!(
+        "the {MOST_PASSED} newest checkpoints of {dir} are damaged or cannot be read ({name}: {reason}); mend what damages them, move those that are still there elsewhere, and restore again"
+    ))
 }

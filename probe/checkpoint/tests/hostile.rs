@@ -367,7 +367,7 @@ fn a_quarantine_that_is_a_link_takes_nothing_in() {
     assert!(found.checkpoint.is_none() && found.passed[0].moved_to.is_none());
     assert!(dir.exists() && victim.read_dir().unwrap().next().is_none());
     std::fs::write(victim.join("private"), "").unwrap();
-    assert!(Store::open(folder).quarantined().is_empty());
+    assert!(Store::open(folder).quarantined().named.is_empty());
 }
 
 /// A bad checkpoint takes as much space as a good one.

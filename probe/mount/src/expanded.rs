@@ -1,10 +1,13 @@
 //! Compressed files of which programs read one part after the other: each is expanded once for reads that follow each other.
 
 use stallscope_pack::MOST_EXPANDED_BYTES;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// As many as one of them may have.
 const MOST_BYTES: u64 = MOST_EXPANDED_BYTES;
+/// Of those that are being expanded, with what they are expanded from: one may have as many. One for each thread had taken 1 GB,
+/// for 32 reads of a pack of 76 KB.
+const MOST_AT_ONCE: u64 = 2 * MOST_EXPANDED_BYTES;
 
 /// What was used last, by the number of its record.
 #[derive(Debug, Default)]
@@ -39,9 +42,68 @@ impl Expanded {
     }
 }
 
+/// How many bytes are taken for files that are being expanded.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    taken: Mutex<u64>,
+    given_back: Condvar,
+}
+
+/// Until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken<'a> {
+    of: &'a Memory,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Waits until there are so many, which who has some gives back without waiting for others.
+    pub(crate) fn take(&self, bytes: u64) -> Taken<'_> {
+        // What has more is refused when it is read.
+        let bytes = bytes.min(MOST_AT_ONCE);
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = self.given_back.wait_while(taken, |taken| *taken + bytes > MOST_AT_ONCE);
+        *fits.unwrap_or_else(PoisonError::into_inner) += bytes;
+        Taken { of: self, bytes }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.of.taken.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        self.of.given_back.notify_all();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn files_are_expanded_within_their_memory() {
+        let (memory, now, most) = (Memory::default(), AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..16 {
+                let (memory, now, most) = (&memory, &now, &most);
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        // More than all is as much as all.
+                        let bytes = MOST_AT_ONCE / 8 * ((thread + round) % 10);
+                        let taken = memory.take(bytes);
+                        most.fetch_max(
+                            now.fetch_add(taken.bytes, Ordering::SeqCst) + taken.bytes,
+                            Ordering::SeqCst,
+                        );
+                        std::thread::yield_now();
+                        now.fetch_sub(taken.bytes, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), MOST_AT_ONCE);
+        assert_eq!(memory.taken.into_inner().ok(), Some(0));
+    }
 
     #[test]
     fn what_was_used_last_is_kept_within_its_bytes() {

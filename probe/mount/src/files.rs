@@ -1,6 +1,6 @@
 //! What the kernel asks of the file system, answered from the pack. Nothing is kept for an open file: all is found by number.
 
-use crate::expanded::Expanded;
+use crate::expanded::{Expanded, Memory, Taken};
 use crate::tree::{Node, Tree};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -74,6 +74,7 @@ pub(crate) struct Files {
     compared: Box<[AtomicUsize]>,
     comparing: [Mutex<()>; COMPARERS],
     expanded: Expanded,
+    memory: Memory,
     sentences: AtomicUsize,
     say: Say,
     /// The kernel does without opens of folders.
@@ -97,6 +98,7 @@ impl Files {
             compared: zeros(words),
             comparing: [const { Mutex::new(()) }; COMPARERS],
             expanded: Expanded::default(),
+            memory: Memory::default(),
             sentences: AtomicUsize::new(0),
             say,
             opens_no_folders: AtomicBool::new(false),
@@ -219,7 +221,7 @@ impl Files {
             return Ok(data);
         }
         if entry.is_compressed() {
-            let all = self.expanded(record, entry)?;
+            let (all, _taken) = self.expanded(record, entry)?;
             let end = begin + data.len();
             data.copy_from_slice(&all[begin..end]);
             return Ok(data);
@@ -231,18 +233,24 @@ impl Files {
         Ok(data)
     }
 
-    /// All bytes of a file that is stored compressed. Readers of one file wait for each other, so that it is expanded once.
-    fn expanded(&self, record: usize, entry: &Entry<'_>) -> stallscope_pack::Result<Arc<Vec<u8>>> {
+    /// All bytes of a file that is stored compressed, and the memory that was taken for them. Readers of one file wait for each
+    /// other, so that it is expanded once.
+    fn expanded(
+        &self,
+        record: usize,
+        entry: &Entry<'_>,
+    ) -> stallscope_pack::Result<(Arc<Vec<u8>>, Option<Taken<'_>>)> {
         if let Some(all) = self.expanded.get(record) {
-            return Ok(all);
+            return Ok((all, None));
         }
         let _alone = self.alone(record);
         if let Some(all) = self.expanded.get(record) {
-            return Ok(all);
+            return Ok((all, None));
         }
+        let taken = self.memory.take(entry.bytes.saturating_add(entry.stored_bytes));
         let all = Arc::new(self.pack.whole(entry)?);
         self.expanded.put(record, all.clone());
-        Ok(all)
+        Ok((all, Some(taken)))
     }
 
     fn alone(&self, record: usize) -> MutexGuard<'_, ()> {

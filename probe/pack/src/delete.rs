@@ -43,12 +43,15 @@ pub fn delete(
     let mut state = State::read_whole(&folder, storage, &|_| false)?;
     let mut asked: HashMap<&[u8], bool> =
         names.iter().map(|name| (name.strip_suffix(b"/").unwrap_or(name), false)).collect();
+    let mut lengths: Vec<usize> = asked.keys().map(|name| name.len()).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
     let mut gone = Gone::default();
     let mut going: HashSet<Vec<u8>> = HashSet::new();
     let live = state.live();
     for record in state.chunks.iter().flat_map(|chunk| &chunk.records) {
         let mut is_asked = false;
-        for wanted in up(&record.name) {
+        for wanted in up(&record.name, &lengths) {
             if let Some(found) = asked.get_mut(wanted) {
                 (*found, is_asked) = (true, true);
             }
@@ -87,10 +90,11 @@ pub fn delete(
     Ok(gone)
 }
 
-/// A name, and the folders around it.
-fn up(name: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let slashes = name.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-    slashes.map(move |at| &name[..at]).chain([name])
+/// A name, and the folders around it, as far as they have one of these lengths: a name of 64 bytes on disk may lie in two thousand
+/// folders, and looking up each of them takes as long as it has bytes.
+fn up<'a>(name: &'a [u8], lengths: &[usize]) -> impl Iterator<Item = &'a [u8]> {
+    let fits = lengths.iter().map_while(|length| Some((name.get(..*length)?, name.get(*length))));
+    fits.filter(|(_, next)| next.is_none_or(|next| *next == b'/')).map(|(part, _)| part)
 }
 
 /// A class's number is its place among the sorted folders: without one of them, those behind it would have other numbers.
@@ -116,5 +120,19 @@ fn keeps_labels<'a>(
             shown(moved),
             dir.display()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_folders_around_a_name_those_are_looked_up_that_may_have_been_asked_for() {
+        let name = b"a/bc//d";
+        let found = |lengths: &[usize]| up(name, lengths).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(found(&[1, 2, 3, 4, 5, 6, 7, 8]), [&b"a"[..], b"a/bc", b"a/bc/", b"a/bc//d"]);
+        assert_eq!(found(&[4]), [b"a/bc"]);
+        assert_eq!(found(&[8]), [b""; 0]);
     }
 }

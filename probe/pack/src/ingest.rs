@@ -29,6 +29,11 @@ use tables::Tables;
 
 const PIECE_BYTES: u64 = 1 << 20;
 
+/// Names of a folder's files have no more bytes together than these, and so many for each: all are in memory at once, and those of
+/// hard links below a long path have each some bytes on disk.
+const MOST_NAMES_BYTES: usize = if cfg!(test) { 1 << 12 } else { 64 << 20 };
+const MEAN_NAME_BYTES: usize = 512;
+
 /// How to pack.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -220,36 +225,41 @@ struct Found<'a> {
 impl<'a> Found<'a> {
     /// Looks for all files of an origin.
     fn of(origin: Origin<'a>, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Found<'a>> {
-        let mut sentences = Vec::new();
+        // At once, and not kept: links of some bytes can have long names, and lead nowhere.
+        let (tell, mut sentences) = (RefCell::new(tell), 0);
+        let problem = &mut |sentence: String| {
+            sentences += 1;
+            (tell.borrow_mut())(Notice::Problem(&sentence));
+        };
+        let is_found = |files| (tell.borrow_mut())(Notice::Found(files));
         let (source, names) = match origin {
             Origin::Folder(path) => {
-                let mut names = Vec::new();
+                let (mut names, mut bytes) = (Vec::new(), MOST_NAMES_BYTES);
                 let root = find(None, path).doing("open", path)?;
-                walk::files(path, &root, &mut |sentence| sentences.push(sentence), &mut |name| {
+                walk::files(path, &root, problem, &mut |name| {
+                    let left = (bytes + MEAN_NAME_BYTES).checked_sub(name.len());
+                    bytes = left.unwrap_or(0);
                     names.push(name);
-                    tell(Notice::Found(names.len() as u64));
-                });
+                    is_found(names.len() as u64);
+                    left.is_some()
+                })?;
                 (Source::Folder(path, root), names)
             }
             Origin::Shards { paths, by_shard } => {
-                let problem = &mut |sentence| sentences.push(sentence);
-                let shards =
-                    Shards::of(paths, by_shard, problem, &mut |files| tell(Notice::Found(files as u64)))?;
+                let shards = Shards::of(paths, by_shard, problem, &mut |files| is_found(files as u64))?;
                 let names = shards.names();
                 (Source::Shards(shards), names)
             }
             Origin::Tables { paths, columns } => {
-                let problem = &mut |sentence| sentences.push(sentence);
-                let tables = Tables::of(paths, columns, problem, &mut |rows| tell(Notice::Found(rows)))?;
+                let tables = Tables::of(paths, columns, problem, &mut |rows| is_found(rows))?;
                 let names = tables.names();
                 (Source::Tables(tables), names)
             }
         };
-        sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
         if names.is_empty() {
             return Err(Error::Refused(format!("there is no file to pack in {}", origin.shown())));
         }
-        Ok(Found { origin, source, names, problems: sentences.len() as u64 })
+        Ok(Found { origin, source, names, problems: sentences })
     }
 }
 

@@ -5,6 +5,9 @@ use std::cmp::Ordering;
 /// The longest, in bytes: the longest path that Linux takes.
 pub const MOST_NAME_BYTES: usize = 4096;
 
+/// Each is a step on each way to the file, and a record of some bytes can name two thousand.
+const MOST_FOLDERS: usize = 100;
+
 /// The folder on the way to it, without the last `/`, and the rest.
 pub fn parted(name: &[u8]) -> (&[u8], &[u8]) {
     name.iter().rposition(|byte| *byte == b'/').map_or((b"", name), |at| (&name[..at], &name[at + 1..]))
@@ -38,6 +41,9 @@ pub fn fault_of(name: &[u8]) -> Option<&'static str> {
         return Some("it is absolute");
     }
     let mut parts = name.split(|byte| *byte == b'/');
+    if parts.clone().nth(MOST_FOLDERS + 1).is_some() {
+        return Some("it lies in more than 100 folders");
+    }
     parts.find_map(|part| match part {
         b".." => Some("it climbs out of the folder"),
         b"" | b"." => Some("a part of it is empty"),
@@ -74,6 +80,9 @@ mod tests {
         {
             assert!(fault_of(bad).is_some(), "{bad:?}");
         }
+        let deep = |folders| [b"a/".repeat(folders), b"x".to_vec()].concat();
+        assert_eq!(fault_of(&deep(MOST_FOLDERS)), None);
+        assert_eq!(fault_of(&deep(MOST_FOLDERS + 1)), Some("it lies in more than 100 folders"));
         for good in [&b"a"[..], b"a/..b", b"...", b"a/b\xff", b" "] {
             assert_eq!(fault_of(good), None, "{good:?}");
         }

@@ -1,17 +1,22 @@
 //! Gives back what deleted and superseded records take: what counts of a chunk is written into a new one.
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, OTHER_BYTES, OTHER_CODEC};
 use crate::error::{Doing, Error, Result};
 use crate::folder::{lock, open_plain_in, to_change};
 use crate::names::shown;
 use crate::pack::Pack;
 use crate::rebuild;
+use crate::record::{Record, is_readable};
 use crate::state::State;
 use crate::storage::Storage;
 use crate::writer::Writer;
 use stallscope_folder::Folder;
 use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// What came of purging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,15 +67,16 @@ pub fn purge(
         progress(done, due.len());
         let (chunk, live) = (&state.chunks[*number], &mut live[*number]);
         live.sort_unstable();
-        // All are read before one is written: a record that is damaged stays where it is.
-        match contents(&folder, chunk, live)? {
+        // All are read before one is written: a record that is damaged stays where it is. And once more then, rather than kept.
+        match whole(&folder, chunk, live)? {
             Err(sentence) => {
                 tell(&sentence);
                 purged.problems += 1;
             }
-            Ok(contents) => {
-                for (record, stored) in live.iter().map(|at| &chunk.records[*at]).zip(&contents) {
-                    writer.add_again(record, stored)?;
+            Ok(file) => {
+                let path = dir.join(chunk.id.file_name());
+                for record in live.iter().map(|at| &chunk.records[*at]) {
+                    add(&mut writer, &file, &path, record, chunk_bytes)?;
                     purged.files += 1;
                 }
                 going.insert(chunk.id);
@@ -110,24 +116,57 @@ fn is_due(chunk: &Chunk, live: &[usize], least_live: f64) -> bool {
     live.is_empty() || live.len() < chunk.records.len() && (counting as f64) < least_live * all as f64
 }
 
-/// What is stored of these records; or, in a sentence, why the chunk stays as it is.
-fn contents(
-    folder: &Folder,
-    chunk: &Chunk,
-    live: &[usize],
-) -> Result<std::result::Result<Vec<Vec<u8>>, String>> {
+/// The file of a chunk, of which these records are whole; or, in a sentence, why it stays as it is.
+fn whole(folder: &Folder, chunk: &Chunk, live: &[usize]) -> Result<std::result::Result<File, String>> {
     let name = chunk.id.file_name();
     let path = folder.path().join(&name);
     let file = open_plain_in(folder, name.as_ref()).doing("open", &path)?;
-    let mut contents = Vec::with_capacity(live.len());
     for record in live.iter().map(|at| &chunk.records[*at]) {
-        match chunk.stored(&file, record) {
-            Ok(bytes) => contents.push(bytes),
-            Err(what) => {
-                let (path, name) = (path.display(), shown(&record.name));
-                return Ok(Err(format!("{path} stays as it is: its record {name} {what}")));
-            }
+        if let Err(what) = stream(&file, record, &mut |_| Ok(()))? {
+            let (path, name) = (path.display(), shown(&record.name));
+            return Ok(Err(format!("{path} stays as it is: its record {name} {what}")));
         }
     }
-    Ok(Ok(contents))
+    Ok(Ok(file))
+}
+
+/// Hands over what is stored of a record piece by piece, and says then what is wrong with it.
+fn stream(
+    file: &File,
+    record: &Record,
+    to: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<std::result::Result<(), String>> {
+    if !is_readable(record.codec) {
+        return Ok(Err(OTHER_CODEC.into()));
+    }
+    let mut piece = vec![0; PIECE_BYTES.min(record.stored_bytes) as usize];
+    let (mut done, mut crc) = (0, 0);
+    while done < record.stored_bytes {
+        let part = &mut piece[..PIECE_BYTES.min(record.stored_bytes - done) as usize];
+        // Records lie within the file: who read the chunk has seen to it.
+        if let Err(error) = file.read_exact_at(part, record.offset + done) {
+            return Ok(Err(format!("cannot be read: {error}")));
+        }
+        crc = crc32c::crc32c_append(crc, part);
+        to(part)?;
+        done += part.len() as u64;
+    }
+    Ok(if crc == record.crc { Ok(()) } else { Err(OTHER_BYTES.into()) })
+}
+
+/// Adds a record of a chunk that was found whole.
+fn add(writer: &mut Writer<'_>, file: &File, path: &Path, record: &Record, chunk_bytes: u64) -> Result<()> {
+    // Somebody else writes to it.
+    let whole = |read: std::result::Result<(), String>| {
+        read.map_err(|what| Error::damaged(path, format!("its record {} {what}", shown(&record.name))))
+    };
+    if record.stored_bytes >= chunk_bytes {
+        return writer.add_large_again(record, |to| whole(stream(file, record, to)?));
+    }
+    let mut stored = Vec::with_capacity(record.stored_bytes as usize);
+    whole(stream(file, record, &mut |piece| {
+        stored.extend_from_slice(piece);
+        Ok(())
+    })?)?;
+    writer.add_again(record, &stored)
 }

@@ -5,7 +5,7 @@ use stallscope_folder::Folder;
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// What packs are written to. [`Disk`] is the real one.
@@ -26,6 +26,8 @@ pub trait Storage: Debug {
 
 /// A file being written.
 pub trait Out: Write + Debug {
+    /// Leaves out so many bytes, which are zeros then. More is written behind them.
+    fn skip(&mut self, bytes: u64) -> io::Result<()>;
     /// Makes its bytes durable.
     fn sync(&self) -> io::Result<()>;
 }
@@ -57,10 +59,17 @@ impl Storage for Disk {
 }
 
 impl Out for File {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        self.seek(SeekFrom::Current(bytes as i64)).map(drop)
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.sync_all()
     }
 }
+
+const BLOCK_BYTES: usize = 64 << 10;
+static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// The end of a name that a file has until it is whole.
 pub(crate) const UNFINISHED: &str = ".tmp";
@@ -92,6 +101,18 @@ impl<'a> Fresh<'a> {
             Some(out) => out.write_all(bytes).doing("write", &self.path),
             None => Ok(()),
         }
+    }
+
+    /// The same, with zeros as holes. Bytes that are no zeros have to follow.
+    pub(crate) fn write_sparse(&mut self, bytes: &[u8]) -> Result<()> {
+        let is_zeros = |block: &[u8]| *block == ZEROS[..block.len()];
+        for block in bytes.chunks(BLOCK_BYTES) {
+            match &mut self.out {
+                Some(out) if is_zeros(block) => out.skip(block.len() as u64).doing("write", &self.path)?,
+                _ => self.write(block)?,
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn finish(mut self) -> Result<()> {

@@ -17,13 +17,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const PIECE_BYTES: usize = 1 << 20;
+/// Of a name, which may have 4,096.
+const MOST_SHOWN_BYTES: usize = 300;
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The chunk's file, `snapshot` or `deleted`.
     pub file: String,
-    /// The record, where it is one's.
+    /// The record, where it is one's: its name, or the beginning of a long one.
     pub record: Option<Vec<u8>>,
     /// What is wrong with it.
     pub what: String,
@@ -38,8 +40,10 @@ pub struct Verified {
     pub records: u64,
     /// Of these records.
     pub bytes: u64,
-    /// All that is wrong.
+    /// All that is wrong, but for records beyond the first 10,000.
     pub faults: Vec<Fault>,
+    /// How many of these there are.
+    pub unnamed: u64,
 }
 
 /// Verifies a pack. `progress` hears how many chunks were read, of how many.
@@ -150,7 +154,16 @@ fn by_snapshot(
 
 impl Verified {
     fn fault(&mut self, file: &str, record: Option<&[u8]>, what: impl Into<String>) {
-        self.faults.push(Fault { file: file.into(), record: record.map(<[u8]>::to_vec), what: what.into() });
+        // Records of 64 bytes may share one long name, and be wrong all of them.
+        if record.is_some() && self.faults.len() >= MOST_DAMAGED {
+            self.unnamed += 1;
+            return;
+        }
+        let cut = |name: &[u8]| match name.get(..MOST_SHOWN_BYTES) {
+            Some(begin) => [begin, "…".as_bytes()].concat(),
+            None => name.to_vec(),
+        };
+        self.faults.push(Fault { file: file.into(), record: record.map(cut), what: what.into() });
     }
 
     fn record(&mut self, file: &File, name: String, record: &Record) {
@@ -189,7 +202,7 @@ impl Verified {
         whole: &[Chunk],
         deleted: Option<&Deleted>,
     ) -> Result<()> {
-        let before = self.faults.len();
+        let before = (self.faults.len(), self.unnamed);
         let (mut named, mut damaged) = (BTreeSet::new(), 0);
         // Not with the capacity that it says: a snapshot of holes has billions of chunks.
         let mut chunks: Vec<ChunkFacts> = Vec::new();
@@ -233,7 +246,7 @@ impl Verified {
             );
         }
         // What is left: an index by hash, or a snapshot that was made of other chunks of these names.
-        let all_read = whole.len() == listing.chunks.len() && self.faults.len() == before;
+        let all_read = whole.len() == listing.chunks.len() && (self.faults.len(), self.unnamed) == before;
         if all_read && build(snapshot.pack(), whole, deleted)? != snapshot.bytes() {
             self.fault(SNAPSHOT, None, "it is not what its chunks give");
         }
@@ -276,5 +289,20 @@ impl std::fmt::Display for Fault {
             Some(name) => write!(f, "{}: record {} {}", self.file, shown(name), self.what),
             None => write!(f, "{}: {}", self.file, self.what),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100,000 records of 64 bytes that shared one name of 4,096 had taken `pack verify` 0.8 GB.
+    #[test]
+    fn of_records_some_are_named_and_their_names_cut() {
+        let mut verified = Verified::default();
+        (0..MOST_DAMAGED + 5).for_each(|_| verified.fault("chunk", Some(&[b'x'; 4096]), "is cut"));
+        verified.fault(SNAPSHOT, None, "is not there");
+        assert_eq!((verified.faults.len(), verified.unnamed), (MOST_DAMAGED + 1, 5));
+        assert!(verified.faults.iter().all(|fault| fault.to_string().len() < 400));
     }
 }

@@ -99,6 +99,18 @@ impl<'a> Writer<'a> {
         self.gather(record.clone(), stored)
     }
 
+    /// The same of one that `is_large`, piece by piece: by holes a few bytes on disk can be as many as are wanted.
+    pub(crate) fn add_large_again(
+        &mut self,
+        record: &Record,
+        pieces: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        check(&record.name)?;
+        let (id, mut fresh) = self.begin()?;
+        pieces(&mut |piece| fresh.write_sparse(piece))?;
+        self.end(id, fresh, vec![Record { offset: HEADER_BYTES as u64, ..record.clone() }])
+    }
+
     fn gather(&mut self, mut record: Record, stored: &[u8]) -> Result<()> {
         if record.stored_bytes >= self.chunk_bytes {
             let (id, mut fresh) = self.begin()?;
@@ -122,7 +134,8 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         let (id, mut fresh) = self.begin()?;
-        fresh.write(&self.body)?;
+        // What is added again may be a hole where it was.
+        fresh.write_sparse(&self.body)?;
         self.body.clear();
         self.index_bytes = 0;
         let records = std::mem::take(&mut self.records);

@@ -12,6 +12,7 @@ use stallscope_pack::{
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -420,4 +421,26 @@ fn a_purge_that_fails_at_any_moment_loses_nothing_and_brings_nothing_back() {
         purge(into, 1.0, CHUNK_BYTES, storage, &mut |sentence| panic!("{sentence}"), &mut |_, _| {}).map(drop)
     };
     is_all_or_nothing(&prepare, &change, 13..20, false);
+}
+
+/// A chunk of holes, 20 KB, had taken 1 GB of memory, and of disk.
+#[test]
+fn purging_takes_no_disk_for_zeros() {
+    let (source, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (name, zeros) in [("live", 8 << 20), ("dead", 9 << 20)] {
+        fs::write(source.path().join(name), [vec![0; zeros], vec![1; 100]].concat()).unwrap();
+    }
+    // Of records that have a chunk of their own, and of those that are gathered.
+    for (number, chunk_bytes) in [1_u64 << 20, 32 << 20].into_iter().enumerate() {
+        let into = root.path().join(number.to_string());
+        let options = Options { chunk_bytes: 32 << 20, ..OPTIONS };
+        pack(source.path(), &into, options, &Disk, &mut |_| {}).unwrap();
+        without(&into, &["dead"]).unwrap();
+        purge(&into, 1.0, chunk_bytes, &Disk, &mut |sentence| panic!("{sentence}"), &mut |_, _| {}).unwrap();
+        let [chunk] = &chunk_names(&into)[..] else { panic!("one chunk is left") };
+        let facts = fs::metadata(into.join(chunk)).unwrap();
+        assert!(facts.len() > 8 << 20 && facts.blocks() * 512 < 1 << 20, "{facts:?}");
+        assert_eq!(sentences(&into), Vec::<String>::new());
+        assert_eq!(readable(&into)[&b"live"[..]].len(), (8 << 20) + 100);
+    }
 }

@@ -3,6 +3,7 @@
 //! signals between two.
 
 use crate::checkpoint_timing::CheckpointTiming;
+use crate::interrupts;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -400,8 +401,11 @@ pub(crate) fn newest_checkpoint(
     py: Python<'_>,
     dir: PathBuf,
 ) -> PyResult<(Option<CheckpointReader>, Vec<Passed>)> {
-    let newest =
-        py.detach(|| Store::open(dir).newest_verified(&|_, _, _| {})).map_err(|error| raised(py, &error))?;
+    let goes_on = || !interrupts::is_interrupted();
+    let newest = interrupts::detached(py, || Store::open(dir).newest_verified(&|_, _, _| {}, &goes_on))?;
+    // Making the error imports modules, where a signal that came last would be lost.
+    py.check_signals()?;
+    let newest = newest.map_err(|error| raised(py, &error))?;
     let passed = newest.passed.into_iter().map(|passed| (passed.name, passed.reason)).collect();
     Ok((newest.checkpoint.map(CheckpointReader::of), passed))
 }

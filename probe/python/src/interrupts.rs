@@ -1,4 +1,4 @@
-//! Signals while a thread of Python waits for a store: Ctrl-C ends the wait, as it ends a read of a file.
+//! Signals while a thread of Python waits for a store, or looks through checkpoints: Ctrl-C ends that, as it ends a read of a file.
 
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,8 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
     }
 }
 
-fn is_interrupted() -> bool {
+/// Within `detached`, whether it is to end.
+pub(crate) fn is_interrupted() -> bool {
     if !WAITS.get() {
         return false;
     }

@@ -2,7 +2,7 @@
 
 use super::mark::VERIFIED;
 use super::*;
-use crate::files::{Folder, Out, write_small};
+use crate::files::{Folder, Out, put, write_small};
 use crate::manifest::{Digest, Manifest, seal};
 use std::ffi::OsStr;
 use std::io;
@@ -278,4 +278,76 @@ fn another_users_link_leads_to_no_checkpoints_that_are_collected() {
     let error = Store::open(&link).collect(1, false).expect_err("it is another user's link").to_string();
     assert!(error.contains("another user's link leads there"), "{error}");
     assert_eq!(std::fs::read_dir(&dir).expect("a folder").count(), 5);
+}
+
+/// 60,000 links to one folder, 2 MB, had taken `ckpt ls` 1.4 GB; and by such a link root was shown a file of root's.
+#[test]
+fn of_what_was_set_aside_some_is_named_and_no_link_is_followed() {
+    let root = tempfile::tempdir().expect("a folder");
+    let aside = root.path().join(QUARANTINE);
+    let bad = aside.join("step-000000001");
+    std::fs::create_dir_all(&bad).expect("a folder");
+    std::fs::write(bad.join("reason.txt"), [0xff; 4096]).expect("a file");
+    let link = |name: &str| std::os::unix::fs::symlink(&bad, aside.join(name)).expect("a link");
+    link("step-000000002");
+    let store = Store::open(root.path());
+    let named = store.quarantined().named;
+    let reasons: Vec<(usize, &str)> =
+        named.iter().map(|(_, reason)| (reason.chars().count(), &**reason)).collect();
+    assert_eq!(reasons[0].0, MOST_REASON + 1);
+    assert_eq!(reasons[1].1, "no reason is noted");
+    (3..=30).for_each(|step| link(&format!("step-{step:09}")));
+    let found = store.quarantined();
+    assert_eq!((found.named.len(), found.others), (10, 20));
+}
+
+#[test]
+fn a_folder_of_more_names_than_can_be_listed_is_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let make = |step| std::fs::write(root.path().join(names::folder(step, 1)), "").expect("a file");
+    (1..=MOST_ENTRIES as u64).for_each(make);
+    let store = Store::open(root.path());
+    assert_eq!(store.list().expect("a list").len(), MOST_ENTRIES);
+    make(MOST_ENTRIES as u64 + 1);
+    let error = store.list().expect_err("one is too many").to_string();
+    assert!(error.contains("move some of them elsewhere"), "{error}");
+}
+
+/// A bad one's sentence quotes what is in it, and was not counted.
+#[test]
+fn sentences_of_a_list_are_cut() {
+    let root = tempfile::tempdir().expect("a folder");
+    let dir = root.path().join(names::folder(1, 1));
+    std::fs::create_dir(&dir).expect("a folder");
+    let content = format!(r#"{{"save":"a","step":"{}"}}"#, r"\u0001".repeat(10_000));
+    let digest = Digest::of(content.as_bytes()).hex();
+    let text = format!("{{\"format\":1,\"blake3\":\"{digest}\",\"content\":{content}}}\n");
+    std::fs::write(dir.join(MANIFEST), text).expect("a file");
+    let listed = Store::open(root.path()).list().expect("a list");
+    assert!(
+        matches!(&listed[0].state, State::Bad(why) if why.chars().count() <= MOST_REASON + 1),
+        "{listed:?}"
+    );
+}
+
+/// For each that was set aside all that were left had been listed anew: 2,000 took minutes, and no signal ended it.
+#[test]
+fn looking_for_the_newest_ends_after_many_bad_ones_or_when_it_is_asked_to() {
+    let root = tempfile::tempdir().expect("a folder");
+    let some = MOST_PASSED as u64 + 20;
+    // They name no rank.
+    (1..=some).for_each(|step| drop(committed(root.path(), step)));
+    let store = Store::open(root.path());
+    let asked = std::cell::Cell::new(0);
+    let twice = || asked.replace(asked.get() + 1) < 2;
+    let error = store.newest_verified(&|_, _, _| {}, &twice).expect_err("it was to end").to_string();
+    assert!(error.contains("interrupted"), "{error}");
+    assert_eq!(store.quarantined().named.len(), 2);
+    let latest = || std::fs::read_to_string(root.path().join(LATEST)).expect("a file");
+    assert_eq!(latest().trim(), names::folder(some - 2, 1));
+    let error = store.newest_verified(&|_, _, _| {}, &|| true).expect_err("they are many").to_string();
+    assert!(error.contains("the 100 newest") && error.contains("names no rank"), "{error}");
+    assert_eq!(latest().trim(), names::folder(18, 1));
+    let newest = store.newest_verified(&|_, _, _| {}, &|| true).expect("it comes to an end");
+    assert!(newest.checkpoint.is_none() && newest.passed.len() == 18);
 }

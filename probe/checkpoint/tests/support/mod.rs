@@ -104,7 +104,7 @@ pub(crate) fn one(keep: usize) -> Options {
 }
 
 pub(crate) fn newest(dir: &Path) -> Newest {
-    Store::open(dir).newest_verified(&|_, _, _| {}).unwrap()
+    Store::open(dir).newest_verified(&|_, _, _| {}, &|| true).unwrap()
 }
 
 /// Waits until a saver has read back and collected, too.

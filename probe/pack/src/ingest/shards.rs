@@ -1,6 +1,7 @@
 //! The files in tar files, found without reading their bytes.
 
 use super::origin::{Facts, Item};
+use super::tables::{Left, bytes_of_all, stored};
 use crate::error::{Doing, Error, Result};
 use crate::folder::open_source;
 use crate::names::{MOST_NAME_BYTES, fault_of, parted, shown};
@@ -12,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tar::{Archive, EntryType};
 
 /// Of headers, long names and descriptions of one member, which are read into memory.
@@ -32,6 +34,8 @@ pub(super) struct Shards {
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
+    /// Of its bytes those that lie on the disk.
+    stored_bytes: u64,
     file: Arc<File>,
     facts: Facts,
 }
@@ -64,12 +68,14 @@ impl Shards {
         found: &mut dyn FnMut(usize),
     ) -> Result<Shards> {
         let mut shards = Shards { files: Vec::new(), members: HashMap::new(), has_labels: by_shard };
+        let beyond = bytes_of_all();
         for path in paths {
             let file = open_source(None, path).doing("open", path)?;
-            let facts = Facts::of(&file.metadata().doing("open", path)?);
+            let described = file.metadata().doing("open", path)?;
+            let (facts, stored_bytes) = (Facts::of(&described), stored(&described));
             let number = shards.files.len();
-            shards.files.push(Shard { path: path.clone(), file: Arc::new(file), facts });
-            let Found { members, labels } = look(&shards.files[number], number, problem);
+            shards.files.push(Shard { path: path.clone(), stored_bytes, file: Arc::new(file), facts });
+            let Found { members, labels } = look(&shards.files[number], number, &beyond, problem);
             shards.has_labels |= !labels.is_empty();
             let folder = by_shard.then(|| path.file_stem().unwrap_or_default().as_bytes().to_vec());
             for (name, mut member) in members {
@@ -138,10 +144,10 @@ fn key(name: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn look(shard: &Shard, number: usize, problem: &mut dyn FnMut(String)) -> Found {
+fn look(shard: &Shard, number: usize, beyond: &Arc<AtomicU64>, problem: &mut dyn FnMut(String)) -> Found {
     let mut found = Found::default();
     let path = &shard.path;
-    let ended = check(shard).and_then(|()| members(shard, number, &mut found, problem));
+    let ended = check(shard).and_then(|()| members(shard, number, beyond, &mut found, problem));
     if let Err(error) = ended {
         let path = path.display();
         problem(match found.members.is_empty() {
@@ -195,12 +201,15 @@ impl Seek for Bounded<'_> {
 fn members(
     shard: &Shard,
     number: usize,
+    beyond: &Arc<AtomicU64>,
     found: &mut Found,
     problem: &mut dyn FnMut(String),
 ) -> io::Result<()> {
     let mut file: &File = &shard.file;
     file.rewind()?;
     let left = Cell::new(MOST_DESCRIPTION_BYTES);
+    // Its holes would fill a disk, as those of a table.
+    let mut left_of_members = Left::of(shard.stored_bytes, beyond);
     let mut archive = Archive::new(Bounded { file, left: &left });
     for entry in archive.entries_with_seek()? {
         let entry = entry?;
@@ -250,6 +259,9 @@ fn members(
                 None => skipped("it is no label, which is a whole number"),
             }
             continue;
+        }
+        if !left_of_members.take(bytes) {
+            return Err(io::Error::other("its files have more bytes than so many on the disk can have"));
         }
         let mtime_ns = i64::try_from(entry.header().mtime().unwrap_or(0)).unwrap_or(i64::MAX);
         let facts = Facts { bytes, mtime_ns: mtime_ns.saturating_mul(1_000_000_000) };
@@ -350,5 +362,33 @@ mod tests {
         let found = Shards::of(&[path], false, problem, &mut |_| {}).unwrap();
         assert_eq!(found.names(), [b"fine"]);
         assert!(sentences.len() == 1 && sentences[0].len() < 5000, "{sentences:?}");
+    }
+
+    /// 8 KB on a disk had made a pack of any size.
+    #[test]
+    fn a_tar_file_of_holes_fills_no_disk() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("holes.tar");
+        let file = File::create(&path).unwrap();
+        let mut at = 0;
+        for name in ["fine", "large"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_path(name).unwrap();
+            // In tests all files have 1 MiB beyond 16 times their own bytes.
+            let bytes = if name == "large" { 2 << 20 } else { 512 };
+            header.set_size(bytes);
+            header.set_cksum();
+            file.write_all_at(header.as_bytes(), at).unwrap();
+            at += 512 + bytes;
+        }
+        file.set_len(at + 1024).unwrap();
+        let mut sentences = Vec::new();
+        let problem = &mut |sentence| sentences.push(sentence);
+        let found = Shards::of(&[path], false, problem, &mut |_| {}).unwrap();
+        assert_eq!(found.names(), [b"fine"]);
+        assert!(
+            sentences.len() == 1 && sentences[0].contains("more bytes than so many on the disk"),
+            "{sentences:?}"
+        );
     }
 }

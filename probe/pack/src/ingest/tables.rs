@@ -33,6 +33,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+pub(super) use table::stored;
 use table::{DIGITS, Table};
 
 /// A file has no more rows than one for so many of its bytes, and these: what it says of itself is to take no memory beyond that.
@@ -73,25 +74,28 @@ struct Beyond {
 
 impl Default for Beyond {
     fn default() -> Beyond {
-        let bytes = || Arc::new(AtomicU64::new(BYTES_OF_ALL));
-        Beyond { rows: ROWS_OF_ALL, values: bytes(), pages: bytes() }
+        Beyond { rows: ROWS_OF_ALL, values: bytes_of_all(), pages: bytes_of_all() }
     }
+}
+
+pub(super) fn bytes_of_all() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(BYTES_OF_ALL))
 }
 
 /// Bytes that are left to a file.
 #[derive(Debug)]
-struct Left {
+pub(super) struct Left {
     own: u64,
     beyond: Arc<AtomicU64>,
 }
 
 impl Left {
-    fn of(size: u64, beyond: &Arc<AtomicU64>) -> Left {
+    pub(super) fn of(size: u64, beyond: &Arc<AtomicU64>) -> Left {
         Left { own: size.saturating_mul(MOST_EXPANSION), beyond: Arc::clone(beyond) }
     }
 
     /// Whether there were so many, which are taken.
-    fn take(&mut self, bytes: u64) -> bool {
+    pub(super) fn take(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.own);
         let taken = self.beyond.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(more));
         self.own -= if taken.is_ok() { bytes - more } else { 0 };

@@ -1,6 +1,7 @@
 //! Finds the files of a folder and of those below it, through links as a training job would.
 
-use crate::names::MOST_NAME_BYTES;
+use crate::error::{Error, Result};
+use crate::names::fault_of;
 use rustix::fs::{Dir, DirEntry, FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 use stallscope_folder::{Blocked, find};
@@ -14,13 +15,22 @@ use std::path::Path;
 const MOST_NAMES: u32 = 100;
 
 /// Names of all files below `source`, which is open as `root`, in no order. `problem` hears a sentence for each thing that is none and
-/// cannot be looked into.
+/// cannot be looked into; `found` says of each whether there may be more.
+///
+/// # Errors
+/// There were more than there may be.
 pub(super) fn files(
     source: &Path,
     root: &OwnedFd,
     problem: &mut dyn FnMut(String),
-    found: &mut dyn FnMut(Vec<u8>),
-) {
+    found: &mut dyn FnMut(Vec<u8>) -> bool,
+) -> Result<()> {
+    let too_many = || {
+        Error::Refused(format!(
+            "the files of {} have longer names than so many files have; pack a part of them, from a folder further down",
+            source.display()
+        ))
+    };
     let mut open: Vec<Folder> = Vec::new();
     // Only those of which a name goes through a link.
     let mut entered: HashMap<(u64, u64), u32> = HashMap::new();
@@ -48,13 +58,15 @@ pub(super) fn files(
         }
         name.extend_from_slice(entry.file_name().to_bytes());
         let path = shown(&name);
-        if name.len() > MOST_NAME_BYTES {
-            problem(format!("{} is not packed: its name is longer than any path", path.display()));
+        if let Some(fault) = fault_of(&name) {
+            problem(format!("{} is not packed under this name: {fault}", path.display()));
             continue;
         }
         // An ordinary file needs no second look; where the file system does not say what it is, neither does this.
         if entry.file_type() == FileType::RegularFile {
-            found(name);
+            if !found(name) {
+                return Err(too_many());
+            }
             continue;
         }
         let inside = match find(Some(root.as_fd()), Path::new(OsStr::from_bytes(&name))) {
@@ -67,7 +79,11 @@ pub(super) fn files(
         match fstat(&inside)
             .map(|facts| (FileType::from_raw_mode(facts.st_mode), (facts.st_dev, facts.st_ino)))
         {
-            Ok((FileType::RegularFile, _)) => found(name),
+            Ok((FileType::RegularFile, _)) => {
+                if !found(name) {
+                    return Err(too_many());
+                }
+            }
             Ok((FileType::Directory, key)) if open.iter().any(|folder| folder.key == key) => {
                 problem(format!(
                     "{} is not packed: this link leads back to a folder around it",
@@ -98,6 +114,7 @@ pub(super) fn files(
             Err(error) => problem(format!("{} cannot be read: {error}", path.display())),
         }
     }
+    Ok(())
 }
 
 fn unfound(path: &Path, blocked: &Blocked, kind: FileType) -> String {
@@ -137,5 +154,39 @@ impl Folder {
                 entry => return Some(entry),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use crate::{Disk, Notice, Options, pack};
+
+    /// 60,000 hard links, 1.3 MB, had taken `pack` 0.9 GB.
+    #[test]
+    fn long_names_of_many_files_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let (source, long) = (root.path().join("source"), ["x".repeat(200).as_str(); 5].join("/"));
+        let folder = source.join(long);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(source.join("first"), "").unwrap();
+        let links = |numbers: std::ops::Range<u32>| {
+            for number in numbers {
+                std::fs::hard_link(source.join("first"), folder.join(number.to_string())).unwrap();
+            }
+        };
+        let packed = |into: &str| {
+            let mut sentences = 0;
+            let tell = &mut |notice: Notice<'_>| sentences += u32::from(matches!(notice, Notice::Problem(_)));
+            let packed = pack(source.as_path(), &root.path().join(into), Options::default(), &Disk, tell);
+            packed.map(|packed| (packed.files, sentences)).map_err(|error| error.to_string())
+        };
+        links(0..5);
+        // Further down than any: it is left out, and the others are packed.
+        std::fs::create_dir_all(source.join("a/".repeat(102))).unwrap();
+        assert_eq!(packed("some"), Ok((6, 1)));
+        links(5..40);
+        assert!(packed("all").is_err_and(|error| error.contains("pack a part of them")));
     }
 }

@@ -128,6 +128,11 @@ impl Write for FailingOut {
 }
 
 impl Out for FailingOut {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        self.failing.step()?;
+        self.out.skip(bytes)
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.failing.step()?;
         self.out.sync()?;

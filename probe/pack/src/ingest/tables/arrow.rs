@@ -50,6 +50,8 @@ pub(super) struct Stream<'f> {
     size: u64,
     /// Where the next message begins.
     at: u64,
+    /// What messages, without the values of rows, may yet have together.
+    left_of_messages: u64,
     leaves: Vec<Leaf>,
     nodes: Vec<Node>,
     pub(super) description: Option<Vec<u8>>,
@@ -90,7 +92,8 @@ struct Message {
 }
 
 impl<'f> Stream<'f> {
-    pub(super) fn open(file: &'f File, size: u64) -> Read<Stream<'f>> {
+    /// `stored_bytes`: of its bytes those that lie on the disk.
+    pub(super) fn open(file: &'f File, size: u64, stored_bytes: u64) -> Read<Stream<'f>> {
         let mut begin = [0; 8];
         if size < begin.len() as u64 {
             return fault("it is too short for an Arrow file");
@@ -98,7 +101,8 @@ impl<'f> Stream<'f> {
         file.read_exact_at(&mut begin, 0).map_err(io_fault)?;
         let at = if &begin == WITH_FOOTER { begin.len() as u64 } else { 0 };
         let (leaves, nodes) = (Vec::new(), Vec::new());
-        let mut stream = Stream { file, size, at, leaves, nodes, description: None };
+        let left_of_messages = stored_bytes.saturating_add(u64::from(MOST_MESSAGE_BYTES));
+        let mut stream = Stream { file, size, at, left_of_messages, leaves, nodes, description: None };
         let not_one = "it is neither a Parquet nor an Arrow file";
         let message = stream.message().map_err(|_| not_one)?.ok_or(not_one)?;
         let root = Table::root(&message.bytes).ok_or(not_one)?;
@@ -228,6 +232,7 @@ impl<'f> Stream<'f> {
         if body > self.size {
             return fault("it is cut");
         }
+        self.spend(u64::from(count))?;
         let mut bytes = vec![0; count as usize];
         self.file.read_exact_at(&mut bytes, begin).map_err(io_fault)?;
         let root = Table::root(&bytes).ok_or("a message is damaged")?;
@@ -235,6 +240,13 @@ impl<'f> Stream<'f> {
         let end = body.checked_add(body_bytes).filter(|end| *end <= self.size);
         self.at = end.ok_or("it is cut: a message's values should end behind it")?;
         Ok(Some(Message { bytes, body }))
+    }
+
+    /// Of messages that lie in holes of the file each would take as long, and as much memory, as one that is there.
+    fn spend(&mut self, bytes: u64) -> Read<()> {
+        let left = self.left_of_messages.checked_sub(bytes);
+        self.left_of_messages = left.ok_or("its messages have more bytes than the file has on the disk")?;
+        Ok(())
     }
 
     /// Reads all rows; up to a fault, if there is one. Behind them: the path of the first one that is there.
@@ -266,7 +278,7 @@ impl<'f> Stream<'f> {
 
     #[expect(clippy::too_many_arguments, reason = "what a message changes")]
     fn take(
-        &self,
+        &mut self,
         message: &Message,
         chosen: Chosen,
         most: u64,
@@ -279,6 +291,9 @@ impl<'f> Stream<'f> {
         let root = Table::root(&message.bytes).ok_or(damaged)?;
         let table = root.table(2).ok_or(damaged)?;
         let body_bytes = root.i64(3).unwrap_or(0) as u64;
+        if root.u8(1) == Some(DICTIONARY) {
+            self.spend(body_bytes)?;
+        }
         let label = chosen.label.map(|label| &self.leaves[label]);
         match root.u8(1) {
             Some(DICTIONARY) => {
@@ -290,6 +305,9 @@ impl<'f> Stream<'f> {
                 let buffers = if matches!(layout, Layout::Places(_)) { 3 } else { 2 };
                 let node = Node { buffers, has_more: false };
                 let data = table.table(1).ok_or(damaged)?;
+                // Of all that are added to it together.
+                let before = if is_more { words.get(&id).map_or(0, Vec::len) } else { 0 };
+                let most = most.saturating_sub(before as u64);
                 let batch = Batch::of(data, message.body, body_bytes, &[node], most)?;
                 let entries = self.labels(&batch, &[0], layout, labels)?;
                 let known = words.entry(id).or_default();

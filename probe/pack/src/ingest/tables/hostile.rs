@@ -345,3 +345,40 @@ fn an_arrow_batch_describes_all_columns() {
     bytes[at] = 1;
     assert_eq!(Expanded::of(&bytes).sentence(), "is not packed: a batch is damaged");
 }
+
+/// Of 1 MB on a disk, of which the rest are holes, 250 messages had taken 17 s, and additions to a dictionary 1.2 GB.
+#[test]
+fn an_arrow_file_has_no_more_than_its_bytes_on_the_disk() {
+    let read = |name: &str| {
+        fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(name)).unwrap()
+    };
+    let root = tempfile::tempdir().unwrap();
+    let sentence = |parts: &[(&[u8], u64)]| {
+        let path = root.path().join("x.arrow");
+        let file = File::create(&path).unwrap();
+        let mut at = 0;
+        for (bytes, next) in parts {
+            file.write_all_at(bytes, at).unwrap();
+            at += next;
+        }
+        file.write_all_at(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], at).unwrap();
+        let mut sentences = Vec::new();
+        let problem = &mut |sentence: String| sentences.push(sentence);
+        let tables = Tables::of(&[path], Columns::default(), problem, &mut |_| {}).unwrap();
+        assert!(tables.names().is_empty());
+        sentences.concat()
+    };
+    // A description of columns, one row of 2 MiB, and 60,000 entries that are added to a dictionary.
+    let (value, added) = (read("holes.arrow"), read("additions.arrow"));
+    let (columns, entries) = added.split_at(312);
+    let long = [&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 4], &columns[8..]].concat();
+    let begin = (columns, columns.len() as u64);
+    for (parts, what) in [
+        (vec![begin, (&long, (64 << 20) + 8), (&long, (64 << 20) + 8)], "its messages have more bytes than"),
+        (vec![begin, (entries, 60_200), (entries, 60_200)], "it has more rows than so many bytes can have"),
+        (vec![(&value, 336 + 64 + (2 << 20))], "its values have more bytes than so many on the disk"),
+    ] {
+        let found = sentence(&parts);
+        assert!(found.contains(what), "{found}");
+    }
+}

@@ -45,7 +45,7 @@ pub(super) struct Table {
 }
 
 /// Some file systems in user space count no blocks at all; of others a file that has bytes has some.
-fn stored(described: &Metadata) -> u64 {
+pub(in crate::ingest) fn stored(described: &Metadata) -> u64 {
     match described.blocks().saturating_mul(512) {
         0 => described.len(),
         stored => stored.min(described.len()),
@@ -113,14 +113,18 @@ impl Table {
         left_rows: &mut u64,
     ) -> Result<Read<()>> {
         let (file, size) = (self.file.clone(), self.facts.bytes);
-        let mut stream = match Stream::open(&file, size) {
+        let mut stream = match Stream::open(&file, size, self.stored_bytes) {
             Ok(stream) => stream,
             Err(what) => return Ok(Err(what)),
         };
         let fields = stream.fields();
         let chosen = choose(&fields, stream.description.as_deref(), columns, &self.path)?;
         let most = most_rows(self.stored_bytes).min(self.own_rows().saturating_add(*left_rows));
-        let (read, path) = stream.rows(chosen, most, labels, &mut self.rows);
+        let (mut read, path) = stream.rows(chosen, most, labels, &mut self.rows);
+        if let Some(at) = self.rows.iter().position(|row| !self.left_of_values.take(row.bytes)) {
+            self.rows.truncate(at);
+            read = Err("its values have more bytes than so many on the disk can have".into());
+        }
         *left_rows = left_rows.saturating_sub((self.rows.len() as u64).saturating_sub(self.own_rows()));
         self.describe(&fields, chosen);
         if fields[chosen.record].kind == Kind::Bytes {
