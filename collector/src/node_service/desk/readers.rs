@@ -51,19 +51,19 @@ impl Readers {
             all.jobs += 1;
             all.bytes_per_s += reading.bytes_per_s;
         }
-        let mut said = Vec::new();
+        let mut news = Vec::new();
         for (id, (reading, _)) in self.jobs.iter().filter(|(id, _)| hears(**id)) {
             let all = devices.get(&reading.device).copied().unwrap_or_default();
             if all.jobs > 1 {
                 let bytes_per_s = all.bytes_per_s - reading.bytes_per_s;
-                said.push((*id, Beside { jobs: all.jobs - 1, bytes_per_s }));
+                news.push((*id, Beside { jobs: all.jobs - 1, bytes_per_s }));
             }
         }
-        let shares: BTreeSet<u64> = said.iter().map(|(id, _)| *id).collect();
+        let shares: BTreeSet<u64> = news.iter().map(|(id, _)| *id).collect();
         let alone = self.shares.difference(&shares).filter(|id| hears(**id));
-        said.extend(alone.map(|id| (*id, Beside::default())));
+        news.extend(alone.map(|id| (*id, Beside::default())));
         self.shares = shares;
-        said
+        news
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     fn no_job_says_that_it_reads_without_end() {
         let (mut readers, now) = (Readers::default(), Instant::now());
         (0..1000).for_each(|id| readers.reads(id, of(7, u64::MAX), now));
-        let said = readers.beside(now, |_| true);
-        assert_eq!((said.len(), said[0].1), (1000, beside(999, 999 * MOST)));
+        let news = readers.beside(now, |_| true);
+        assert_eq!((news.len(), news[0].1), (1000, beside(999, 999 * MOST)));
     }
 }
