@@ -168,6 +168,7 @@ impl<'a> Job<'a> {
                 shm_free_bytes: None,
                 descriptor_limit: 1024,
                 machine: None,
+                storage: None,
             },
         }
     }
