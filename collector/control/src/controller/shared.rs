@@ -1,6 +1,6 @@
 //! Whether raises have what they gain from other jobs that read from the same storage.
 //!
-//! Storage with a bandwidth gives more to whoever has more readers. To a job that adds some this looks like storage that has only a delay: it
+//! Storage with a bandwidth gives more to the job with more readers. To a job that adds some this looks like storage that has only a delay: it
 //! is faster with them, provably so, and slower without. Only what the others read at the same time tells. That is known some seconds
 //! late, so that raises are tried as fast as ever, and, where the windows were too short to tell, looked at once they are kept: where others read less since,
 //! they are put back, and the next one is tried in windows that are long enough. Others change by themselves as well; that they
