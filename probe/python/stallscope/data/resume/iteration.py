@@ -9,9 +9,13 @@ from collections import deque
 from collections.abc import Iterator
 from time import monotonic_ns
 
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from stallscope import _notices
 from stallscope.data.seeding.per_sample import Batch
 
+# How many wrappers an iterator of torch's may have.
+_DEEPEST = 4
 # Those under way that took a position up, of loaders that hear of steps.
 _taken_up: "weakref.WeakSet" = weakref.WeakSet()
 
@@ -52,6 +56,8 @@ class Pass:
         self.waited_ns = 0
         self.sampled = deque()
         self.indices = None
+        # Whether it is seen what is ahead of training.
+        self.is_known = True
         self.workers_kept = False
         self.hears_steps = False
         self.before_order = None
@@ -252,11 +258,22 @@ class Indices:
         self.beginning.was_asked(self.digest)
 
 
+def torchs_iterator(iterator):
+    """torch's own within one that a subclass of the loader's wraps around it, as PyTorch Geometric's; None where it is not seen."""
+    for _ in range(_DEEPEST):
+        if iterator is None or isinstance(iterator, _BaseDataLoaderIter):
+            break
+        within = [one for one in getattr(iterator, "__dict__", {}).values() if isinstance(one, Iterator)]
+        iterator = next((one for one in within if isinstance(one, _BaseDataLoaderIter)), within[0] if within else None)
+    return iterator if isinstance(iterator, _BaseDataLoaderIter) else None
+
+
 class Handing:
     """The iterator that a loop gets: counts what is handed over, and is gone when the loop is left."""
 
     def __init__(self, inner, current, took_up=False):
         self.inner = inner
+        self.torchs = torchs_iterator(inner)
         self.current = current
         self.ended = False
         self.took_up = took_up
@@ -306,9 +323,9 @@ class Handing:
 
     def _number(self):
         """Of the batch that came, among those that were asked for; None: it is the last of them."""
-        if not getattr(self.inner, "_in_order", True):
+        if not getattr(self.torchs, "_in_order", True):
             return self.current.number
-        received = getattr(self.inner, "_rcvd_idx", None)
+        received = getattr(self.torchs, "_rcvd_idx", None)
         return None if received is None else received - 1
 
     def __len__(self):

@@ -21,7 +21,7 @@ from stallscope.data.seeding.per_sample import epoch_key
 
 from . import persistent_workers, random_sources
 from .between import Begun, look_at_drawn
-from .iteration import Counted, Handing, Pass
+from .iteration import Counted, Handing, Pass, torchs_iterator
 from .random_sources import attribute_of
 from .trained import Trained
 
@@ -185,7 +185,7 @@ class Positioned(Trained):
         try:
             if persistent is not None:
                 # Its sampler was wrapped for the epoch in which it was made.
-                persistent._index_sampler = self._index_sampler
+                (torchs_iterator(persistent) or persistent)._index_sampler = self._index_sampler
             inner = super().__iter__()
         finally:
             self._beginning = None
@@ -196,6 +196,9 @@ class Positioned(Trained):
             # With workers it has happened already, for what they make ahead.
             beginning.indices.skip()
             beginning.indices.catch_up()
+        beginning.is_known = self._streams() or torchs_iterator(inner) is not None or self.num_workers == 0 and beginning.indices is not None
+        if self._hears_steps:
+            self._demand_known(beginning)
         # No cycle may hold workers: it would be collected in whatever process happens to.
         beginning.indices = beginning.before_order = beginning.order_from = None
         beginning.after_batch = self._after_batch()
@@ -208,6 +211,13 @@ class Positioned(Trained):
         if self._hears_steps:
             self._ends = (*self._ends, beginning.end)
         return handing
+
+    def _demand_known(self, current):
+        if not current.is_known:
+            raise TypeError(
+                f"loader: the position of a {type(self).__name__} is not known: its _get_iterator() gives nothing in which torch's iterator "
+                "is seen, which knows what workers have ahead: have it give an object with that iterator as an attribute, or change batches in the loop"
+            )
 
     @property
     def _index_sampler(self):
@@ -305,6 +315,7 @@ class Positioned(Trained):
             kept = self._had_workers or getattr(self, "_iterator", None) is not None
             return {**state, "epoch": self._epochs, "batches": None, "digest": 0, "states": states, "workers_kept": kept}
         current = handing.current
+        self._demand_known(current)
         return {
             **state,
             "epoch": current.epoch,
