@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import sys
 import weakref
 import zlib
 from array import array
@@ -14,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stallscope import _notices
 from stallscope.data.seeding.per_sample import Batch
 
+_LIGHTNINGS = frozenset(("lightning.pytorch", "pytorch_lightning"))
 # How many wrappers an iterator of torch's may have.
 _DEEPEST = 4
 # Those under way that took a position up, of loaders that hear of steps.
@@ -316,10 +318,21 @@ class Handing:
         if self.current.between is not None:
             self.current.between.ended()
             self.current.between.round_over |= self.took_up and not self.current.end.gave
+        if self._is_of_lightnings_own():
+            _notices.warn(
+                "stallscope: the loader's position was behind the last batch of an epoch, which Lightning's own checkpoint counts as over, so that a Trainer may take what is "
+                "left of it, nothing, for the next epoch, and leave that out: save at epochs' ends, or by stallscope.lightning.CheckpointCallback",
+                4,
+            )
         if self.current.hears_steps:
             # zip() ends with the first that has no more, and leaves the others before their ends.
             for other in list(_taken_up):
                 other.current.end.reached = True
+
+    def _is_of_lightnings_own(self):
+        """Whether a position with nothing left was taken up, in a job of Lightning's in which nobody says when a step was trained."""
+        is_over = self.current.batches and not self.current.end.gave
+        return is_over and not self.current.hears_steps and not _LIGHTNINGS.isdisjoint(sys.modules)
 
     def _number(self):
         """Of the batch that came, among those that were asked for; None: it is the last of them."""
