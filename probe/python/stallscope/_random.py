@@ -78,6 +78,11 @@ def within_buffer(state):
     return state
 
 
+def equal(one, other):
+    """Whether two states of a generator, of any kind, are the same."""
+    return _plain(one) == _plain(other)
+
+
 def _plain(state):
     """With bytes in the place of numpy's arrays, so that it can be compared."""
     if isinstance(state, dict):

@@ -10,13 +10,15 @@ import inspect
 
 import torch
 
-from stallscope import Checkpointer, _notices
+from stallscope import Checkpointer, _notices, _random
 from stallscope.data.resume.position import before
 
 try:
     from lightning.pytorch import Callback
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
 except ImportError:
     from pytorch_lightning import Callback  # type: ignore[assignment]
+    from pytorch_lightning.callbacks import StochasticWeightAveraging  # type: ignore[assignment]
 
 
 # What callbacks have set otherwise than the fit began with, as an epoch began: a Trainer that resumes within it has it not done again.
@@ -30,11 +32,19 @@ class _Trainer:
 
     def __init__(self, trainer):
         self.trainer = trainer
-        self.given_to_accumulate = trainer.accumulate_grad_batches
-        self.to_accumulate = None
-        self.given_to_train = self._trained()
+        self.to_accumulate, self.trained, self.loaded = None, {}, {}
+        self.fit_begins()
         # Whether a step was trained: from then on Lightning's own ModelCheckpoint would ask what is to be saved.
         self.has_stepped = False
+
+    def fit_begins(self):
+        """All callbacks have done what they do as a fit starts; what they had done later is done again."""
+        self.given_to_accumulate = self.trainer.accumulate_grad_batches
+        self.given_to_train = self._trained()
+        self._train(self.trained)
+        if self.loaded:
+            # A LearningRateFinder has loaded what it saved in between.
+            self.trainer._checkpoint_connector._loaded_checkpoint, self.loaded = self.loaded, {}
 
     def state_dict(self):
         if not self.has_stepped:
@@ -52,33 +62,34 @@ class _Trainer:
             self._take_back(state)
             return
         self.to_accumulate = state.pop(_TO_ACCUMULATE, None)
-        trained = state.pop(_TRAINED, {})
+        self.trained = state.pop(_TRAINED, {})
         # Optimisers and loops follow: Lightning takes them from here when it has called all on_fit_start.
         connector = self.trainer._checkpoint_connector
-        connector._loaded_checkpoint = state
+        connector._loaded_checkpoint = self.loaded = state
         # As Lightning does it: a callback may set the module to something else than what is called its state.
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
-        for name, parameter in self.trainer.lightning_module.named_parameters():
-            parameter.requires_grad_(trained.get(name, parameter.requires_grad))
 
     def _take_back(self, before):
         """What state_dict() gave before a state was loaded that was refused: Lightning is to load none."""
-        self.to_accumulate = None
+        self.to_accumulate, self.trained, self.loaded = None, {}, {}
         self.trainer._checkpoint_connector._loaded_checkpoint = {}
         weights = self._weights()
         with torch.no_grad():
             for name, one in before[_WEIGHTS].items():
                 if name in weights:
                     weights[name].copy_(one)
-        for name, parameter in self.trainer.lightning_module.named_parameters():
-            parameter.requires_grad_(before[_TRAINED].get(name, parameter.requires_grad))
+        self._train(before[_TRAINED])
 
     def _weights(self):
         module = self.trainer.lightning_module
         named = [*module.named_parameters(), *module.named_buffers()]
         return {name: one.detach() for name, one in named if not torch.nn.parameter.is_lazy(one)}
+
+    def _train(self, trained):
+        for name, parameter in self.trainer.lightning_module.named_parameters():
+            parameter.requires_grad_(trained.get(name, parameter.requires_grad))
 
     def _trained(self):
         return {name: one.requires_grad for name, one in self.trainer.lightning_module.named_parameters()}
@@ -111,10 +122,17 @@ def _validation_follows(trainer):
     return due(trainer.fit_loop._data_fetcher) if inspect.signature(due).parameters else due()
 
 
+def _anneals(callback):
+    """Whether it has begun to average, as a state that it loaded says, and its learning rate has not arrived yet."""
+    state = getattr(callback, "_scheduler_state", None) if isinstance(callback, StochasticWeightAveraging) else None
+    return state is not None and state["_step_count"] <= state["anneal_epochs"]
+
+
 class CheckpointCallback(Callback):
     """Saves and restores with a `stallscope.Checkpointer`. Not for strategies that shard.
 
-    It runs after all other callbacks, whose part of a step is done by then. What the module does in an `on_train_batch_end` of its
+    It restores as a fit starts, before other callbacks hear of that, as Lightning restores its own checkpoints. In a step it runs after all other
+    callbacks, whose part of it is done by then. What the module does in an `on_train_batch_end` of its
     own comes later, and is not in a save of that step. A save that is due at an epoch's last batch or before a validation comes
     with the next batch: a Trainer that resumed from it would skip that validation, and the following epoch.
 
@@ -137,20 +155,45 @@ class CheckpointCallback(Callback):
         self.start = None
         """Where the last `fit()` went on from; None where it began."""
         self._trainer = self._checkpointer = None
+        # The generators as they were restored; None where nothing was.
+        self._random = None
         # Steps since the last one at which a save can be taken, and whether there was one.
         self._passed, self._could_save = 0, False
         # Hooks of the optimisers that the module steps by itself, and whether one of them stepped in this batch.
         self._hooks, self._stepped = [], False
 
+    def setup(self, trainer, module, stage):
+        if stage != "fit":
+            return
+        # Anew, as the list is being iterated. It is the first to hear that the fit starts, for others that go by a state that was loaded, and the last.
+        others = [one for one in trainer.callbacks if one is not self]
+        trainer.callbacks = [self, *others, self]
+
     def on_fit_start(self, trainer, module):
-        # Anew, as the list is being iterated.
+        if self._checkpointer is not None:
+            self._fit_started()
+            return
         trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
         self._passed, self._could_save = 0, False
         self._trainer = _Trainer(trainer)
         self._checkpointer = Checkpointer(self.folder, trainer=self._trainer, loader=_Loaders(trainer), **self.options)
         self.start = self._checkpointer.restore()
+        self._random = _random.capture() if self.start is not None else None
+
+    def _fit_started(self):
+        self._trainer.fit_begins()
+        if self._random is not None:
+            # Which others have drawn from again as the fit started.
+            _random.restore(self._random)
+            self._random = None
 
     def on_train_start(self, trainer, module):
+        if self.start is not None and any(map(_anneals, trainer.callbacks)):
+            _notices.warn(
+                "stallscope: Lightning's StochasticWeightAveraging takes no step of its schedule at the end of an epoch that a Trainer resumed within, so that the learning "
+                "rate is annealed an epoch later than in a job that was never stopped",
+                2,
+            )
         # Not before: a GradientAccumulationScheduler takes what it has not set itself for the user's.
         if self._trainer.to_accumulate is not None:
             trainer.accumulate_grad_batches = self._trainer.to_accumulate

@@ -126,12 +126,6 @@ def of(loader):
     return order
 
 
-def draws_at_once(loader):
-    """Whether its samplers are known to draw when they are first asked, and then at their end at most."""
-    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    return all(map(_is_known, _made_of(sampler)))
-
-
 def begin(iterator, loader):
     """`iterator` is about to draw an epoch's first index."""
     iterator.__dict__["_stallscope_order"] = of(loader)

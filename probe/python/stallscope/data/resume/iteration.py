@@ -1,6 +1,8 @@
 """One iteration of a loader: what of its epoch has been handed over, counted and digested."""
 
+import contextlib
 import itertools
+import sys
 import weakref
 import zlib
 from array import array
@@ -8,9 +10,14 @@ from collections import deque
 from collections.abc import Iterator
 from time import monotonic_ns
 
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from stallscope import _notices
 from stallscope.data.seeding.per_sample import Batch
 
+_LIGHTNINGS = frozenset(("lightning.pytorch", "pytorch_lightning"))
+# How many wrappers an iterator of torch's may have.
+_DEEPEST = 4
 # Those under way that took a position up, of loaders that hear of steps.
 _taken_up: "weakref.WeakSet" = weakref.WeakSet()
 
@@ -51,6 +58,8 @@ class Pass:
         self.waited_ns = 0
         self.sampled = deque()
         self.indices = None
+        # Whether it is seen what is ahead of training.
+        self.is_known = True
         self.workers_kept = False
         self.hears_steps = False
         self.before_order = None
@@ -63,8 +72,13 @@ class Pass:
         self.before, self.draws_within = None, False
         # The generators before we drew the seed of an order of ours; None with torch's.
         self.began = None
-        # Batches that the sampler was asked for, with those that were skipped and with the end.
-        self.asked = 0
+        # Batches that the sampler was asked for, with those that were skipped and with the end, and their digest.
+        self.asked = self.asked_digest = 0
+        # Where a position is taken up: what its sampler had been asked for, None where that is not known; the digest and the generators when it
+        # has been asked for as many here.
+        self.asked_before = self.digest_before = self.drawn_before = None
+        # Whether the order was seen to be another one than before the checkpoint.
+        self.is_other = False
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
         self.number = 0
@@ -81,6 +95,17 @@ class Pass:
             self.generators.set_scalars(self.order_from.get("held", {}))
         # A script may set a sampler's epoch behind iter(), which counts if nothing was asked for before.
         self.order_states = {**self.generators.order_states(), "held": self.generators.scalars(self.states)}
+        self._look()
+
+    def was_asked(self, digest):
+        """The sampler has given another batch, or come to its end; `digest`: of all that it gave."""
+        self.asked += 1
+        self.asked_digest = digest
+        self._look()
+
+    def _look(self):
+        if self.asked == self.asked_before:
+            self.digest_before, self.drawn_before = self.asked_digest, self.generators.order_states()
 
     def handed_over(self, number=None):
         """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
@@ -96,8 +121,14 @@ class Pass:
     def skipped(self, batches, digest):
         self.batches, self.digest = batches, digest
         if batches != self.skip or self.expected not in (digest, None):
+            self.gives_other(self.skip)
+
+    def gives_other(self, batches):
+        """The first `batches` are not those from before the checkpoint."""
+        if not self.is_other:
+            self.is_other = True
             _notices.warn(
-                f"The sampler does not give the same first {self.skip} batches as before the checkpoint; what follows is "
+                f"The sampler does not give the same first {batches} batches as before the checkpoint; what follows is "
                 "another order of samples. A sampler has to draw its order when it is iterated, from generators "
                 "that the checkpoint has, or from its epoch.",
                 2,
@@ -140,6 +171,8 @@ class Indices:
         self.digest = 0
         self.to_skip = beginning.skip
         self.asked = self.ended = False
+        # Of batches that the sampler was asked for and nobody has yet: the digest up to each, its index, and what the loader gets.
+        self.waiting = deque()
 
     def __iter__(self):
         return self
@@ -147,20 +180,10 @@ class Indices:
     def __next__(self):
         if self.to_skip:
             self.skip()
-        try:
-            index = given = next(self._begun())
-        except StopIteration:
-            # Which torch's samplers draw for, too.
-            self.beginning.asked += not self.ended
-            self.ended = True
-            raise
-        if self._is_used_up(index):
-            index = list(index)
-            given = iter(index)
-        self._add(index)
-        self.beginning.sampled.append((self.digest, index))
-        if self.beginning.feed is not None:
-            self.beginning.feed.gave(index)
+        if not self.waiting:
+            self._ask()
+        digest, index, given = self.waiting.popleft()
+        self.beginning.sampled.append((digest, index))
         key = self.beginning.key
         if key is None:
             return given
@@ -175,6 +198,29 @@ class Indices:
             # No indices. The maker of the batch raises, as with torch.
             return index
         return tuple(keyed) if type(index) is tuple else keyed
+
+    def _ask(self):
+        try:
+            index = given = next(self._begun())
+        except StopIteration:
+            # Which torch's samplers draw for, too.
+            if not self.ended:
+                self.ended = True
+                self.beginning.was_asked(self.digest)
+            raise
+        if self._is_used_up(index):
+            index = list(index)
+            given = iter(index)
+        self._add(index)
+        if self.beginning.feed is not None:
+            self.beginning.feed.gave(index)
+        self.waiting.append((self.digest, index, given))
+
+    def catch_up(self):
+        """Asks the sampler for as many as before the checkpoint, when workers may have had more ahead: what it drew for them is drawn."""
+        with contextlib.suppress(StopIteration):
+            while not self.ended and self.beginning.asked < (self.beginning.asked_before or 0):
+                self._ask()
 
     def _is_used_up(self, index):
         """Whether who looks at it takes it away from who makes its samples."""
@@ -205,13 +251,23 @@ class Indices:
         return self.indices
 
     def _add(self, index):
-        self.beginning.asked += 1
         try:
             # Of an iterator: bytes are sample numbers, too.
             data = array("q", iter(index) if self.batched else (index,))
         except (TypeError, OverflowError):
             data = repr(index).encode()
         self.digest = zlib.crc32(data, self.digest)
+        self.beginning.was_asked(self.digest)
+
+
+def torchs_iterator(iterator):
+    """torch's own within one that a subclass of the loader's wraps around it, as PyTorch Geometric's; None where it is not seen."""
+    for _ in range(_DEEPEST):
+        if iterator is None or isinstance(iterator, _BaseDataLoaderIter):
+            break
+        within = [one for one in getattr(iterator, "__dict__", {}).values() if isinstance(one, Iterator)]
+        iterator = next((one for one in within if isinstance(one, _BaseDataLoaderIter)), within[0] if within else None)
+    return iterator if isinstance(iterator, _BaseDataLoaderIter) else None
 
 
 class Handing:
@@ -219,6 +275,7 @@ class Handing:
 
     def __init__(self, inner, current, took_up=False):
         self.inner = inner
+        self.torchs = torchs_iterator(inner)
         self.current = current
         self.ended = False
         self.took_up = took_up
@@ -261,16 +318,27 @@ class Handing:
         if self.current.between is not None:
             self.current.between.ended()
             self.current.between.round_over |= self.took_up and not self.current.end.gave
+        if self._is_of_lightnings_own():
+            _notices.warn(
+                "stallscope: the loader's position was behind the last batch of an epoch, which Lightning's own checkpoint counts as over, so that a Trainer may take what is "
+                "left of it, nothing, for the next epoch, and leave that out: save at epochs' ends, or by stallscope.lightning.CheckpointCallback",
+                4,
+            )
         if self.current.hears_steps:
             # zip() ends with the first that has no more, and leaves the others before their ends.
             for other in list(_taken_up):
                 other.current.end.reached = True
 
+    def _is_of_lightnings_own(self):
+        """Whether a position with nothing left was taken up, in a job of Lightning's in which nobody says when a step was trained."""
+        is_over = self.current.batches and not self.current.end.gave
+        return is_over and not self.current.hears_steps and not _LIGHTNINGS.isdisjoint(sys.modules)
+
     def _number(self):
         """Of the batch that came, among those that were asked for; None: it is the last of them."""
-        if not getattr(self.inner, "_in_order", True):
+        if not getattr(self.torchs, "_in_order", True):
             return self.current.number
-        received = getattr(self.inner, "_rcvd_idx", None)
+        received = getattr(self.torchs, "_rcvd_idx", None)
         return None if received is None else received - 1
 
     def __len__(self):

@@ -10,6 +10,8 @@ import weakref
 
 import torch.utils.data
 
+from .iteration import torchs_iterator
+
 _begun: "weakref.WeakSet" = weakref.WeakSet()
 # By the loader that took a position up, which begins as that says itself: kinds of loaders beside it, each with the seed that its
 # workers had. What none has taken goes with the loader, and is nothing to the next job in this process.
@@ -43,8 +45,8 @@ def watch():
 def state(trained):
     """Of all such loaders but `trained`, as plain data; and but those of its kind, which are what a script has made anew."""
     own = _kind(trained)
-    others = [one for one in _begun if getattr(one, "_iterator", None) is not None and _kind(one) != own]
-    return sorted([*_kind(one), one._iterator._base_seed] for one in others)
+    others = [(one, torchs_iterator(getattr(one, "_iterator", None))) for one in _begun]
+    return sorted([*_kind(one), iterator._base_seed] for one, iterator in others if iterator is not None and _kind(one) != own)
 
 
 def take_up(trained, drawn):

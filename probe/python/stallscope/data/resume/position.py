@@ -13,7 +13,6 @@ import torch.utils.data
 
 from stallscope import _notices, _random
 from stallscope._hooks.knobs import raised_by_signal
-from stallscope._hooks.order import draws_at_once
 from stallscope.data.locks import ForkSafeLock
 from stallscope.data.pack import in_loader
 from stallscope.data.sampling import draw_order, uses
@@ -22,7 +21,7 @@ from stallscope.data.seeding.per_sample import epoch_key
 
 from . import persistent_workers, random_sources
 from .between import Begun, look_at_drawn
-from .iteration import Counted, Handing, Pass
+from .iteration import Counted, Handing, Pass, torchs_iterator
 from .random_sources import attribute_of
 from .trained import Trained
 
@@ -87,6 +86,7 @@ class Positioned(Trained):
         beginning = Pass(resume["epoch"], nth, generators, resume["states"], resume["batches"], resume["digest"])
         # Checkpoints of before have none; there the order is drawn as the pass begins.
         beginning.order_from, beginning.before, beginning.began = resume.get("order_states"), resume.get("before"), resume.get("began")
+        beginning.asked_before = resume.get("asked") if self._order is None else None
         if resume.pop("draws_again", False):
             look_at_drawn(resume, now)
         if self._hears_steps:
@@ -105,23 +105,44 @@ class Positioned(Trained):
             if beginning.asked == resume.get("asked"):
                 generators.set_scalars(resume["held"])
             generators.keep_taken(own_now, taken)
-            # What others drew there since; a sampler that is not as far ahead as it was may have its draws still before it.
-            if self._order is not None or beginning.asked == resume.get("asked") or self._has_drawn(beginning.asked, resume.get("asked")):
-                generators.set_shared(resume.get("shared", {}), taken)
+            self._look_at_asked(beginning, resume)
+            # What others drew there since.
+            if self._order is not None or "asked" in resume:
+                generators.set_shared(self._gone_on(beginning, resume.get("shared", {}), generators.shared_states()), taken)
             return handing
         finally:
             process = resume.get("process")
             process = process() if callable(process) else process
-            _random.restore(process or now)
+            _random.restore(self._gone_on(beginning, process or now, _random.capture(devices=False)))
             if process and resume.get("draws_first"):
                 beginning.begun = Begun(now)
             self._sources().set(resume.get("drawn_from", {}))
 
-    def _has_drawn(self, *asked):
-        """Whether the order was drawn with the first batch that the sampler was asked for, and its end not yet, where it was asked for so many."""
-        if None in asked or 0 in asked or not draws_at_once(self):
-            return False
-        return max(asked) < len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+    def _look_at_asked(self, beginning, resume):
+        """What workers had ahead was drawn beside what training draws, which it is not here."""
+        before = resume.get("asked_digest") if beginning.asked_before else None
+        reached = beginning.drawn_before is not None
+        if before is not None and before != (beginning.digest_before if reached else beginning.asked_digest):
+            beginning.gives_other(beginning.asked_before)
+
+    def _gone_on(self, beginning, saved, here):
+        """The states of generators with which training goes on: as they were `saved`. Where the sampler was asked for more batches by now than
+        then and drew for them, as they are `here`, unless somebody else had drawn from the same generator."""
+        then = beginning.drawn_before
+        if then is None or beginning.asked == beginning.asked_before:
+            return saved
+        then = {**then["process"], **then}
+        drawn = [name for name, state in here.items() if name in saved and name in then and not _random.equal(state, then[name])]
+        alone = {name: here[name] for name in drawn if _random.equal(saved[name], then[name])}
+        if len(alone) < len(drawn) and not beginning.is_other:
+            beginning.is_other = True
+            _notices.warn(
+                f"stallscope: for what workers have ahead the sampler was asked for {beginning.asked} batches of this epoch here and for {beginning.asked_before} "
+                "when the checkpoint was taken, and it draws for each from a generator that others draw from, too: what follows is another order of samples; "
+                "resume with the same num_workers and prefetch_factor, or give the sampler a generator of its own",
+                5,
+            )
+        return {**saved, **alone}
 
     def _without_seed(self, beginning):
         """Making workers draws a seed, which a pass with those of the pass before does not."""
@@ -164,7 +185,7 @@ class Positioned(Trained):
         try:
             if persistent is not None:
                 # Its sampler was wrapped for the epoch in which it was made.
-                persistent._index_sampler = self._index_sampler
+                (torchs_iterator(persistent) or persistent)._index_sampler = self._index_sampler
             inner = super().__iter__()
         finally:
             self._beginning = None
@@ -174,6 +195,10 @@ class Positioned(Trained):
         elif beginning.indices is not None:
             # With workers it has happened already, for what they make ahead.
             beginning.indices.skip()
+            beginning.indices.catch_up()
+        beginning.is_known = self._streams() or torchs_iterator(inner) is not None or self.num_workers == 0 and beginning.indices is not None
+        if self._hears_steps:
+            self._demand_known(beginning)
         # No cycle may hold workers: it would be collected in whatever process happens to.
         beginning.indices = beginning.before_order = beginning.order_from = None
         beginning.after_batch = self._after_batch()
@@ -186,6 +211,13 @@ class Positioned(Trained):
         if self._hears_steps:
             self._ends = (*self._ends, beginning.end)
         return handing
+
+    def _demand_known(self, current):
+        if not current.is_known:
+            raise TypeError(
+                f"loader: the position of a {type(self).__name__} is not known: its _get_iterator() gives nothing in which torch's iterator "
+                "is seen, which knows what workers have ahead: have it give an object with that iterator as an attribute, or change batches in the loop"
+            )
 
     @property
     def _index_sampler(self):
@@ -283,6 +315,7 @@ class Positioned(Trained):
             kept = self._had_workers or getattr(self, "_iterator", None) is not None
             return {**state, "epoch": self._epochs, "batches": None, "digest": 0, "states": states, "workers_kept": kept}
         current = handing.current
+        self._demand_known(current)
         return {
             **state,
             "epoch": current.epoch,
@@ -294,6 +327,7 @@ class Positioned(Trained):
             "before": current.before,
             "began": current.began,
             "asked": current.asked,
+            "asked_digest": current.asked_digest,
             "held": current.generators.scalars(current.states),
             "shared": current.generators.shared_states(),
             "workers_kept": current.workers_kept,
