@@ -5,7 +5,7 @@
 
 use super::harm::Usual;
 use super::seed::{Kind, Proposal};
-use super::shared::Beside;
+use super::shared::{Beside, Rates};
 use super::turn::Turn;
 use crate::ranks::{self, Job};
 use crate::stats::{self, Figure, Gain};
@@ -73,7 +73,8 @@ pub(crate) struct Probe {
     /// Training time that windows with it cost so far: those before, and the one under way.
     pub(crate) cost_ns: f64,
     pub(crate) leg_cost_ns: f64,
-    pub(crate) asked_ns: u64,
+    /// What was read before, where that is known.
+    pub(crate) before: Option<Rates>,
     /// What others read from the same storage.
     pub(crate) beside: Beside,
     /// Each window goes on until that is known.

@@ -121,13 +121,19 @@ impl Shared {
         self.slowly && !self.seen.is_empty()
     }
 
-    /// A raise was kept that was asked for at `asked_ns`.
-    pub(super) fn keep(&mut self, decision: u64, proposal: &Proposal, asked_ns: u64, looked: bool) {
+    /// What is read now, before something is tried. `since_ns`: nothing was turned since.
+    pub(super) fn before(&self, since_ns: u64, now_ns: u64) -> Option<Rates> {
+        let from_ns = since_ns.saturating_add(LAG_NS).max(now_ns.saturating_sub(PATIENCE_NS));
+        self.rates(from_ns, now_ns)
+    }
+
+    /// A raise was kept. `before`: what was read before it. `looked`: it is known what others read meanwhile.
+    pub(super) fn keep(&mut self, decision: u64, proposal: &Proposal, before: Option<Rates>, looked: bool) {
         if looked {
             self.slowly = false;
         } else if proposal.kind == Kind::Raise && !self.seen.is_empty() {
             if self.kept.is_empty() {
-                self.before = self.rates(asked_ns.saturating_sub(LAG_NS + SPAN_NS), asked_ns);
+                self.before = before;
             }
             self.kept.push((decision, proposal.clone()));
         }

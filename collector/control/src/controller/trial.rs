@@ -55,7 +55,7 @@ impl Controller {
             usual,
             cost_ns: 0.0,
             leg_cost_ns: 0.0,
-            asked_ns: self.now_ns,
+            before: self.shared.before(self.since_ns, self.now_ns),
             beside: Beside::default(),
             waits_for_others: self.shared.looks(),
         }));
@@ -215,7 +215,7 @@ impl Controller {
             }
             self.waited_ns = self.now_ns;
             let looked = probe.waits_for_others || probe.beside.is_known();
-            self.shared.keep(probe.decision, &probe.proposal, probe.asked_ns, looked);
+            self.shared.keep(probe.decision, &probe.proposal, probe.before, looked);
             if probe.proposal.kind == Kind::Raise {
                 self.raised.push(probe.proposal.clone());
                 let deltas = probe.proposal.deltas();
