@@ -80,7 +80,7 @@ pub(super) struct Shared {
     kept: Vec<(u64, Proposal)>,
     /// What was read before the first of them.
     before: Option<Rates>,
-    /// Others read less since some were kept: the next one is tried in long windows.
+    /// Others lost by one: the next is tried in long windows.
     slowly: bool,
 }
 
@@ -119,6 +119,11 @@ impl Shared {
     /// Whether a trial that begins now looks at others in each of its windows.
     pub(super) fn looks(&self) -> bool {
         self.slowly && !self.seen.is_empty()
+    }
+
+    /// Others lost by what was tried.
+    pub(super) fn lose(&mut self) {
+        self.slowly = true;
     }
 
     /// What is read now, before something is tried. `since_ns`: nothing was turned since.
@@ -181,7 +186,7 @@ impl Controller {
         event.why = "put back, and tried once more in windows that show whether it is that".to_owned();
         out.audit.push(event);
         self.raised.retain(|raised| kept.iter().all(|(_, proposal)| proposal != raised));
-        self.shared.slowly = true;
+        self.shared.lose();
         self.probation = None;
         self.turn_to(*decision, moves, out);
         true

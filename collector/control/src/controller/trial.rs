@@ -117,6 +117,7 @@ impl Controller {
         // However long it takes to see what this job gains.
         if let Some(why) = probe.beside.taken().filter(|_| !with) {
             let gain = probe.so_far(&self.job, since_ns);
+            self.shared.lose();
             return self.undo(probe, gain, why, out);
         }
         match probe.judge(&self.job, since_ns, settles_ns) {

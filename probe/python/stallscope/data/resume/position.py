@@ -185,7 +185,9 @@ class Positioned(Trained):
         try:
             if persistent is not None:
                 # Its sampler was wrapped for the epoch in which it was made.
-                (torchs_iterator(persistent) or persistent)._index_sampler = self._index_sampler
+                own = torchs_iterator(persistent)
+                # Not by its truth, which asks a stream for its length.
+                (persistent if own is None else own)._index_sampler = self._index_sampler
             inner = super().__iter__()
         finally:
             self._beginning = None
