@@ -40,7 +40,7 @@ pub(crate) struct NodeLink {
 }
 
 /// Where what the service says goes.
-struct Told {
+struct News {
     grants: watch::Sender<Option<u64>>,
     beside: watch::Sender<Option<Beside>>,
 }
@@ -85,22 +85,22 @@ impl Registration {
         let (reports, mut waiting) = mpsc::channel(REPORTS);
         let (grants, granted) = watch::channel(None);
         let (others_read, beside) = watch::channel(None);
-        let told = Told { grants, beside: others_read };
+        let news = News { grants, beside: others_read };
         tokio::spawn(async move {
             let Registration { mut hello, mut connection, .. } = self;
             loop {
                 if let Some(mut open) = connection.take() {
                     let started = stallscope_wire::encode(&JobSays::Started { pid });
                     if open.get_mut().write_all(&started).await.is_ok() {
-                        stay(open, &mut waiting, &told).await;
-                        told.beside.send_replace(None);
+                        stay(open, &mut waiting, &news).await;
+                        news.beside.send_replace(None);
                     }
                 }
                 if waiting.is_closed() {
                     return;
                 }
                 sleep(CALL_AGAIN).await;
-                hello.granted_bytes = told.grants.borrow().or(hello.granted_bytes);
+                hello.granted_bytes = news.grants.borrow().or(hello.granted_bytes);
                 let called = timeout(ANSWER_WITHIN, call(&hello)).await.ok().flatten();
                 connection = called.map(|(open, _)| open);
             }
@@ -110,7 +110,7 @@ impl Registration {
 }
 
 /// Until the service hangs up, or nobody reports any more.
-async fn stay(open: BufReader<UnixStream>, waiting: &mut mpsc::Receiver<JobReport>, told: &Told) {
+async fn stay(open: BufReader<UnixStream>, waiting: &mut mpsc::Receiver<JobReport>, news: &News) {
     // The service says nothing more before it hears that the job has started.
     let (read, mut write) = open.into_inner().into_split();
     let hears = async {
@@ -122,8 +122,8 @@ async fn stay(open: BufReader<UnixStream>, waiting: &mut mpsc::Receiver<JobRepor
                 return;
             }
             match stallscope_wire::decode(&line) {
-                Ok(NodeReply::Granted { cache_bytes }) => drop(told.grants.send_replace(Some(cache_bytes))),
-                Ok(NodeReply::Beside(beside)) => drop(told.beside.send_replace(Some(beside))),
+                Ok(NodeReply::Granted { cache_bytes }) => drop(news.grants.send_replace(Some(cache_bytes))),
+                Ok(NodeReply::Beside(beside)) => drop(news.beside.send_replace(Some(beside))),
                 _ => {}
             }
         }

@@ -414,9 +414,9 @@ async fn hear(
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
         && events.send(Event::Started { job, pid, by: peer }).await.is_ok()
     {
-        let (told, own_share) = (tell(write, news), share.clone());
+        let (hears, own_share) = (tell(write, news), share.clone());
         tokio::spawn(async move {
-            let write = told.await;
+            let write = hears.await;
             own_share.closing(payer, || drop(write));
         });
         let mut taken: Option<Instant> = None;
