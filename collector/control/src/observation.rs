@@ -61,7 +61,7 @@ pub struct NodeState {
 /// The storage that the job waits for most, and what it and other jobs of the node read from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedStorage {
-    /// By this job, since it began.
+    /// By this job, since it began; what it reads from other storage as well.
     pub own_bytes: u64,
     /// Other jobs that read from it; 0: it is this job's alone.
     pub others: u32,
