@@ -43,8 +43,9 @@ class _Trainer:
         self.given_to_train = self._trained()
         self._train(self.trained)
         if self.loaded:
-            # A LearningRateFinder has loaded what it saved in between.
+            # A LearningRateFinder has loaded what it saved in between, and the loaders that it left take no state any more.
             self.trainer._checkpoint_connector._loaded_checkpoint, self.loaded = self.loaded, {}
+            self.trainer.fit_loop._combined_loader = None
 
     def state_dict(self):
         if not self.has_stepped:
