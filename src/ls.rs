@@ -3,13 +3,15 @@ use anyhow::{Context, Result};
 use clap::Args;
 use stallscope_collector::RuntimeDir;
 use stallscope_reports::list::{Row, of_recordings, table};
-use stallscope_store::recordings_in;
+use stallscope_store::some_recordings_in;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A recording takes some milliseconds, and a foreign one that wants to take long half a second.
 const READ_WITHIN: Duration = Duration::from_secs(20);
+/// That are listed: anybody may fill a folder with names.
+pub(crate) const MOST_RECORDINGS: usize = 10_000;
 
 /// List running jobs and recordings.
 #[derive(Debug, Args)]
@@ -45,10 +47,10 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
             },
         })
         .collect();
-    let found = recordings_in(&verb.folder)
+    let found = some_recordings_in(&verb.folder, MOST_RECORDINGS)
         .with_context(|| format!("cannot list the recordings in {}", verb.folder.display()))?;
     // The recording of a running job has a row already.
-    rows.extend(of_recordings(&found, READ_WITHIN).into_iter().filter(|row| row.state != "running"));
+    rows.extend(of_recordings(&found.paths, READ_WITHIN).into_iter().filter(|row| row.state != "running"));
     let text = if verb.json {
         let rows: Vec<_> = rows
             .iter()
@@ -68,5 +70,8 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
         table(&rows, now, &terminal::style(&std::io::stdout(), colour))
     };
     terminal::print(&text)?;
+    if found.more > 0 {
+        terminal::say(&format!("{} more recordings in {} are not listed", found.more, verb.folder.display()));
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ mod waiting;
 
 pub use error::Error;
 pub use head::Head;
-pub use place::{live_recordings, recordings_in};
+pub use place::{Recordings, live_recordings, recordings_in, some_recordings_in};
 pub use recorder::{Finished, Options, Recorder};
 pub use recording::{Recording, State, StepFilter, Steps};
 pub use retention::{Dropped, Retention};

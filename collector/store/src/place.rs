@@ -5,6 +5,7 @@ use crate::files::beside;
 use crate::opening;
 use crate::spot::{Made, Spot};
 use stallscope_folder::file_user;
+use std::collections::BinaryHeap;
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
@@ -24,17 +25,48 @@ const SECTOR: usize = 512;
 /// # Errors
 /// When the directory cannot be listed.
 pub fn recordings_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = entries(directory)?.map(|entry| entry.path()).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Recordings in a directory, which may have any number of them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Recordings {
+    /// By name.
+    pub paths: Vec<PathBuf>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// At most `most` recordings in `directory`, this user's before others', in memory by that number alone: anybody may fill a folder with
+/// names.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn some_recordings_in(directory: &Path, most: usize) -> io::Result<Recordings> {
+    let (mut found, mut more) = (BinaryHeap::new(), 0);
+    for entry in entries(directory)? {
+        let is_own = entry.metadata().is_ok_and(|facts| facts.uid() == file_user());
+        found.push((!is_own, entry.path()));
+        if found.len() > most {
+            found.pop();
+            more += 1;
+        }
+    }
+    let mut paths: Vec<PathBuf> = found.into_iter().map(|(_, path)| path).collect();
+    paths.sort();
+    Ok(Recordings { paths, more })
+}
+
+fn entries(directory: &Path) -> io::Result<impl Iterator<Item = fs::DirEntry>> {
     // Where a link leads is not looked at: there may be a file system that does not answer.
     let may_be =
         |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_symlink());
-    let mut found: Vec<PathBuf> = fs::read_dir(directory)?
+    Ok(fs::read_dir(directory)?
         .filter_map(Result::ok)
         .filter(|entry| Path::new(&entry.file_name()).extension().is_some_and(|of| of == EXTENSION))
-        .filter(may_be)
-        .map(|entry| entry.path())
-        .collect();
-    found.sort();
-    Ok(found)
+        .filter(may_be))
 }
 
 /// Recordings of this user that are being written on this host, wherever they are.

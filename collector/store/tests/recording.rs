@@ -253,6 +253,27 @@ fn live_recordings_are_found_from_anywhere() {
     assert_eq!(stallscope_store::recordings_in(&folder).unwrap(), [path, folder.join("link.stall")]);
 }
 
+#[test]
+fn of_more_recordings_than_are_asked_for_the_users_own_come_first_and_the_rest_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for name in ["a.stall", "b.stall", "c.stall", "d.stall", "other"] {
+        fs::write(path(name), "").unwrap();
+    }
+    let some = |most| {
+        let found = stallscope_store::some_recordings_in(directory.path(), most).unwrap();
+        let names = found.paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
+        (names.collect::<Vec<_>>().join(" "), found.more)
+    };
+    assert_eq!(some(4), ("a.stall b.stall c.stall d.stall".to_owned(), 0));
+    assert_eq!(some(2), ("a.stall b.stall".to_owned(), 2));
+    assert_eq!(some(0), (String::new(), 4));
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(path("a.stall"), Some(65_534), None).unwrap();
+        assert_eq!(some(2), ("b.stall c.stall".to_owned(), 2));
+    }
+}
+
 fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory)
         .unwrap()
