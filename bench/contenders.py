@@ -200,9 +200,11 @@ class Contender:
     needs: str | None = None
     # Bar for the ratio to the bare job, as an excess: 0.01 is 1%.
     bar: float | None = None
-    # Pairs of jobs at most, epochs of each, and the time after which no further pair is begun.
-    # Its job switches it on and off by itself.
+    # Its job switches it on and off by itself, with new workers in each part, or in both parts of so many pairs.
     switched: bool = False
+    new_each_time: bool = False
+    pairs_of_workers: int = 6
+    # Pairs of jobs at most, epochs of each, and the time after which no further pair is begun.
     pairs: int = 5
     epochs: int = 2
     seconds: float = 70
@@ -248,10 +250,13 @@ def bpftrace(pid: int) -> list[str]:
 
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
-HEADLINE = {"pairs": 1000, "epochs": 3, "seconds": 1200, "switched": True}
+HEADLINE = {"pairs": 1000, "epochs": 16, "seconds": 1200, "switched": True}
+# A part with new workers is too short for anything else to count as much.
+NEW_WORKERS = {"pairs": 1000, "epochs": 3, "seconds": 600, "switched": True, "new_each_time": True}
 OURS = [
     Contender("kernel + shim", lambda: Switched(*NO_CORE), bar=0.01, **HEADLINE),
     Contender("kernel + shim, a core to spare", lambda: Switched(*A_CORE), bar=0.01, **HEADLINE),
+    Contender("kernel + shim, new workers each time", lambda: Switched(*NO_CORE), **NEW_WORKERS),
     Contender("kernel + shim, by jobs", stallscope()),
     Contender("shim", stallscope("--no-kernel")),
     Contender("kernel", stallscope("--no-shim")),

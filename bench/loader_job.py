@@ -1,7 +1,7 @@
 """The job of `make bench-overhead`: torchvision's ImageFolder through a DataLoader into a small model.
 
 With --gpu-ms the model is on the GPU, which works that much longer a step, and each step reads its loss. Prints a line of JSON for each epoch, and starts an epoch for each line that it reads: `bare` with torch's own
-functions where a profiler put others in their place, `new` with new workers, `bare new` with both. Nothing here knows
+functions where a profiler put others in their place, in its workers too, `new` with new workers, `bare new` with both. Nothing here knows
 of a profiler otherwise, except for --profile, which turns torch's own on.
 """
 
@@ -10,6 +10,7 @@ import functools
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ import torch
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
+
+BARE, HOOKED = signal.SIGUSR1, signal.SIGUSR2
 
 
 def processes(workers) -> list[int]:
@@ -65,6 +68,40 @@ def replaced() -> list[tuple]:
     return found
 
 
+def choose(hooks: list[tuple], bare: bool):
+    for owner, name, hook, original in hooks:
+        setattr(owner, name, original if bare else hook)
+
+
+def follow(chosen: int, apart, worker: int):
+    """In a new worker: chooses at each signal, and answers with a byte. Its two records for each batch are written in any case."""
+    aside = {}
+
+    def choose_here(number: int, frame):
+        while "fetcher" not in frame.f_locals:
+            frame = frame.f_back
+        # Torch's own `fetch` is its class's.
+        of_fetcher = vars(frame.f_locals["fetcher"])
+        taken, given = (of_fetcher, aside) if number == BARE else (aside, of_fetcher)
+        if "fetch" in taken:
+            given["fetch"] = taken.pop("fetch")
+        os.write(chosen, b"b" if number == BARE else b"h" if "fetch" in of_fetcher else b"-")
+
+    signal.signal(BARE, choose_here)
+    signal.signal(HOOKED, choose_here)
+    if apart:
+        apart(worker)
+
+
+def choose_everywhere(hooks: list[tuple], bare: bool, workers, chosen: int) -> bool:
+    """In this process and in workers that wait for an epoch; whether all did."""
+    choose(hooks, bare)
+    for worker in workers:
+        os.kill(worker.pid, BARE if bare else HOOKED)
+    answers = [os.read(chosen, 1) for _ in workers]
+    return all(answer == (b"b" if bare else b"h") for answer in answers)
+
+
 def keep_apart():
     """Leaves a core to the trainer, which spins while it waits for the GPU, and gives workers what to call for the others: a worker
     that happens to be the other thread of that core is a third slower."""
@@ -94,11 +131,12 @@ def main():
     # import before moves them, ours too. Off, the job is the same with and without a watcher.
     gc.disable()
     images = datasets.ImageFolder(args.data, transforms.ToTensor())
+    chosen, choosing = os.pipe()
 
     def new_loader() -> DataLoader:
         return DataLoader(
             images, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True,
-            pin_memory=device is not None, worker_init_fn=apart,
+            pin_memory=device is not None, worker_init_fn=functools.partial(follow, choosing, apart),
         )
 
     device = apart = None
@@ -153,21 +191,18 @@ def main():
             "pid": os.getpid(),
         }
 
-    def choose(bare: bool):
-        for owner, name, hook, original in hooks:
-            setattr(owner, name, original if bare else hook)
-
     epoch()
     hooks = replaced()
     print(json.dumps({"pid": os.getpid(), "hooks": len(hooks)}), flush=True)
     for line in sys.stdin:
         wanted = line.split()
-        choose("bare" in wanted)
         if "new" in wanted:
+            choose(hooks, "bare" in wanted)
             loader = None
             loader = new_loader()
             epoch()
-        print(json.dumps(measured()), flush=True)
+        as_wanted = choose_everywhere(hooks, "bare" in wanted, loader._iterator._workers, chosen)
+        print(json.dumps({**measured(), "as_wanted": as_wanted}), flush=True)
 
 
 if __name__ == "__main__":

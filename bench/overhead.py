@@ -1,8 +1,9 @@
 """`make bench-overhead`: what watching a real PyTorch loader costs it, beside other tools. Needs root.
 
 The headlines come from two jobs, one whose workers and trainer leave no core free and one that leaves one. In each,
-everything of ours is switched on and off in turns (A B B A …), with new workers each time, until the 95% interval of the
-ratio is narrow enough or time is up. The others, as tools can't be switched, from a bare and a watched job in
+everything of ours is switched on and off in turns (A B B A …), in trainer and workers alike, until the 95% interval of the
+ratio is narrow enough or time is up. Both parts of a pair have the same workers, as new ones may be a third faster or slower for as
+long as they live, and every few pairs have others. What starting workers costs is in `new workers each time`. The others, as tools can't be switched, from a bare and a watched job in
 turns, each alone: two jobs that do the same differ by several percent, so these figures are coarse. All over a warm
 cache; up to an hour.
 
@@ -69,13 +70,15 @@ def interval(values: list[float]) -> tuple[float, float]:
 class Block:
     """Means over the epochs of one job that met no storage."""
 
-    def __init__(self, job, epochs: int, hooks: str = ""):
-        """`hooks`: `bare` without ours. Raises BenchFailed."""
+    def __init__(self, job, epochs: int, how: str = ""):
+        """`how`: what the job is asked for, `bare` without ours and `new` with new workers. Raises BenchFailed."""
+        hooks = how.removesuffix("new")
         # The first under its watcher is a warm-up.
-        job.epoch(f"{hooks} new")
+        job.epoch(how)
         taken = [job.epoch(hooks) for _ in range(epochs)]
         warm = [epoch for epoch in taken if epoch["read_bytes"] <= WARM_BYTES]
         self.cold = len(taken) - len(warm)
+        self.as_wanted = all(epoch["as_wanted"] for epoch in taken)
         self.usable = bool(warm)
         if warm:
             self.seconds = fmean(epoch["seconds"] for epoch in warm)
@@ -103,16 +106,22 @@ class Pairs:
         blocks = []
         for start in in_turn(bare, contender.start, order):
             with start() as job:
-                blocks.append(Block(job, contender.epochs))
+                blocks.append(Block(job, contender.epochs, "new"))
         self.take(*in_turn(*blocks, order))
 
     def switched(self, contender: Contender, job, order: int):
         """The same job without and with us."""
+        if order % contender.pairs_of_workers == 0:
+            # Begun with ours: the other way, these workers would never have any.
+            job.switch(True)
+            job.epoch("new")
         blocks = []
         for on in in_turn(False, True, order):
             job.switch(on)
             begun, before_s = time.monotonic(), job.collectors_cpu_s()
-            block = Block(job, contender.epochs, "" if on else "bare")
+            block = Block(job, contender.epochs, ("" if on else "bare") + (" new" if contender.new_each_time else ""))
+            if not block.as_wanted:
+                raise BenchFailed("a worker could not be switched: its batches are fetched by what this bench does not know")
             if on and block.usable:
                 # By ticks of 10 ms, of which most pairs have none: their mean tells, and no median.
                 cores = (job.collectors_cpu_s() - before_s) / (time.monotonic() - begun)

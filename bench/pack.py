@@ -2,8 +2,8 @@
 
 20,000 files of 15 KB (log-normal) on ext4 whose device gives 1,000 reads and 100 MiB a second. Before each run it is mounted anew, so
 that nothing of it is in memory. The ways take turns, round by round; a gain is the median over rounds of one way's rate over that of the
-files in the same round. Samples are bytes, so that only reading is measured. By `run --pack` the job is the very one that reads files. WebDataset, LitData and MosaicML
-Streaming read shards of their own formats, written in a shuffled order as a pack is (bench/pack_peers.py); one that cannot be had is named, and it fails: `--without NAME` goes on without it. How
+files in the same round. Samples are bytes, so that only reading is measured. By `run --pack` the job is the very one that reads files. WebDataset, LitData, MosaicML
+Streaming and FFCV read their own formats, written in a shuffled order as a pack is (bench/pack_peers.py); one that cannot be had is named, and it fails: `--without NAME` goes on without it. How
 well an order is mixed is its design effect by class, over whole batches. Needs root and cgroups; about half an hour.
 """
 
@@ -172,7 +172,7 @@ def sizes_and_classes(batch):
 def taken(storage, way, workers, reads_s=READS_S, bytes_s=BYTES_S):
     with storage:
         storage.limit(bytes_s, reads_s)
-        python = pack_peers.python() if way in pack_peers.WAYS else sys.executable
+        python = pack_peers.python(way) if way in pack_peers.WAYS else sys.executable
         command = [python, __file__, "--job", way, storage.mount, str(workers)]
         if way == "shown":
             # The very job that reads the files, which the pack hides from it.

@@ -1,7 +1,7 @@
 """Others' formats for `make bench-pack`: each written from the same files in the same shuffled order, and read by its own loader.
 
-Shards have about 8 MiB, as a pack's chunks. What a loader shuffles with is given the memory that `stallscope.Shuffle` has, over all of its workers.
-Run by the Python of an environment of its own (`prepared`), as what they ask for is not the project's.
+Shards have about 8 MiB, as a pack's chunks. What a loader shuffles with is given the memory that `stallscope.Shuffle` has, over all of its workers; FFCV's
+takes a batch from as many pages as it has samples, for which pages of 2 MiB, the smallest, take 128 MiB. Run by the Python of an environment of its own (`prepared`), as what they ask for is not the project's.
 """
 
 import importlib
@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+import decode
+from contenders import BenchFailed
 from table import ROOT
 
 HERE = Path(__file__).parent
@@ -23,20 +25,28 @@ SEED = 7
 
 # One of them asks for an older numpy than torch's kin have here, and for clients of stores that are not used: installed without what they ask for.
 RELEASES = ["webdataset==1.0.2", "litdata==0.2.76", "mosaicml-streaming==0.13.0"]
-WAYS = {"webdataset": "WebDataset", "litdata": "LitData", "mosaic": "MosaicML Streaming"}
+WAYS = {"webdataset": "WebDataset", "litdata": "LitData", "mosaic": "MosaicML Streaming", "ffcv": "FFCV"}
+FFCV_PAGE_BYTES = 2 << 20
 
 
 class PeerMissing(Exception):
     pass
 
 
-def python() -> Path:
-    """Of the environment with all three, which is made where it is missing. Raises PeerMissing."""
+def python(way: str) -> Path:
+    """Of the environment with FFCV, or with all others, which is made where it is missing. Raises PeerMissing."""
+    if way == "ffcv":
+        try:
+            # It is compiled, and asks for releases of its own.
+            return decode.python_with(way)
+        except BenchFailed as error:
+            raise PeerMissing(str(error)) from error
     stamp, own = ENVIRONMENT / ".requirements", ENVIRONMENT / "bin" / "python"
     wanted = "\n".join([*RELEASES, REQUIREMENTS.read_text()])
     if stamp.exists() and stamp.read_text() == wanted:
         return own
-    print(f"putting {', '.join(WAYS.values())} into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
+    names = ", ".join(name for other, name in WAYS.items() if other != "ffcv")
+    print(f"putting {names} into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
     # torch is the project's own.
     own_packages = next(ENVIRONMENT.glob("lib/python*/site-packages"))
@@ -47,7 +57,7 @@ def python() -> Path:
     for what in (["--no-deps", *RELEASES], ["--requirement", str(REQUIREMENTS), "--constraint", str(limits)]):
         done = subprocess.run([*install, *what], capture_output=True, text=True)
         if done.returncode != 0:
-            raise PeerMissing(f"{', '.join(WAYS.values())} cannot be had: {done.stderr.strip()[-400:]}")
+            raise PeerMissing(f"{names} cannot be had: {done.stderr.strip()[-400:]}")
     stamp.write_text(wanted)
     return own
 
@@ -55,7 +65,7 @@ def python() -> Path:
 def convert(way: str, folder: Path) -> float:
     """Writes the shards of a way from `folder`/files; how long that took, s. Raises PeerMissing."""
     began_s = time.monotonic()
-    done = subprocess.run([str(python()), str(HERE / "pack_peers.py"), "write", way, str(folder)], capture_output=True, text=True)
+    done = subprocess.run([str(python(way)), str(HERE / "pack_peers.py"), "write", way, str(folder)], capture_output=True, text=True)
     if done.returncode != 0:
         raise PeerMissing(f"{WAYS[way]} could not write its shards: {done.stderr.strip()[-800:]}")
     return time.monotonic() - began_s
@@ -86,6 +96,14 @@ def write(way: str, folder: Path):
             writer[number] = {"data": path.read_bytes(), "label": label}
         writer.done()
         writer.merge()
+    elif way == "ffcv":
+        import numpy
+        from ffcv.fields import BytesField, IntField
+        from ffcv.writer import DatasetWriter
+
+        pairs = [(numpy.frombuffer(path.read_bytes(), numpy.uint8), label) for label, _, path in samples(folder)]
+        fields = {"data": BytesField(), "label": IntField()}
+        DatasetWriter(str(shards), fields, page_size=FFCV_PAGE_BYTES, num_workers=1).from_indexed_dataset(pairs)
     else:
         from streaming import MDSWriter
 
@@ -96,7 +114,7 @@ def write(way: str, folder: Path):
 
 def imported(way: str):
     """Nothing is to be imported, or cleaned up after the run before, within the measured time."""
-    module = importlib.import_module({"webdataset": "webdataset", "litdata": "litdata", "mosaic": "streaming"}[way])
+    module = importlib.import_module({"mosaic": "streaming", "ffcv": "ffcv.loader"}.get(way, way))
     if way == "mosaic":
         module.base.util.clean_stale_shared_memory()
 
@@ -120,6 +138,15 @@ def loader(way: str, folder: Path, batch: int, workers: int, buffer_samples: int
         return litdata.StreamingDataLoader(
             data, batch_size=batch, num_workers=workers, collate_fn=_Pairs(sizes), shuffle=True
         )
+    if way == "ffcv":
+        from ffcv.fields.decoders import BytesDecoder, IntDecoder
+        from ffcv.loader import Loader, OrderOption
+
+        # Pages that are read ahead of their batches, which is how it reads what does not fit into memory.
+        pipelines = {"data": [BytesDecoder()], "label": [IntDecoder()]}
+        order = {"order": OrderOption.QUASI_RANDOM, "os_cache": False, "seed": 0}
+        batches = Loader(str(shards), batch, num_workers=max(workers, 1), drop_last=False, pipelines=pipelines, **order)
+        return ((data, labels.ravel().tolist()) for data, labels in batches)
     import streaming
 
     data = streaming.StreamingDataset(

@@ -1,8 +1,8 @@
+use crate::ls::MOST_RECORDINGS;
 use crate::terminal::{self, Colour};
 use anyhow::Result;
 use clap::Args;
 use stallscope_collector::RuntimeDir;
-use crate::ls::MOST_RECORDINGS;
 use stallscope_store::some_recordings_in;
 use stallscope_tui::{Colours, Ended, Place, Places, Theme};
 use std::collections::HashSet;
@@ -102,7 +102,8 @@ impl Places for Here {
             })
             .collect();
         let known: HashSet<PathBuf> = places.iter().map(|place| place.recording.clone()).collect();
-        let found = some_recordings_in(Path::new("."), MOST_RECORDINGS).map_or_else(|_| Vec::new(), |found| found.paths);
+        let found = some_recordings_in(Path::new("."), MOST_RECORDINGS)
+            .map_or_else(|_| Vec::new(), |found| found.paths);
         for recording in found.into_iter().filter(|path| !is_anothers_link(path)) {
             // The recording of a running job is there already.
             if known.is_empty() || recording.canonicalize().map_or(true, |real| !known.contains(&real)) {

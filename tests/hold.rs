@@ -49,6 +49,11 @@ struct Epoch {
 impl Shuffled {
     /// `None` where no group can be made.
     fn new(name: &str, by: As) -> Option<Shuffled> {
+        Shuffled::with(name, by, &[])
+    }
+
+    /// The same; what else the job is asked for.
+    fn with(name: &str, by: As, how: &[&str]) -> Option<Shuffled> {
         let group = MemoryGroup::new(name, GROUP_BYTES)?;
         let sandbox = Sandbox::new(name);
         let data = sandbox.path("data");
@@ -72,7 +77,7 @@ impl Shuffled {
             As::RootOfImage => command.args(["--mount", "sh", "-c", image]).arg(&data),
         };
         let seen = if matches!(by, As::Anna | As::Root) { data.as_path() } else { Path::new("/mnt") };
-        command.arg(PYTHON).arg(script).arg(seen).arg(sandbox.path("stop")).current_dir(&data);
+        command.arg(PYTHON).arg(script).arg(seen).arg(sandbox.path("stop")).args(how).current_dir(&data);
         let mut command = group.around(&command);
         command.stdin(Stdio::null()).stdout(File::create(sandbox.path("epochs")).unwrap());
         let job = Killed(command.spawn().unwrap());
@@ -242,6 +247,25 @@ fn a_job_reads_less_by_what_is_held_of_its_files_and_goes_on_whatever_ends() {
 
     let sums: BTreeSet<u64> =
         [before, after, without, last].concat().into_iter().map(|epoch| epoch.sum).collect();
+    assert_eq!(sums.len(), 1, "the job reads what it read before");
+}
+
+#[test]
+fn files_that_stay_open_are_held_once_the_job_has_read_them_again() {
+    if !privileged("files_that_stay_open_are_held_once_the_job_has_read_them_again") {
+        return;
+    }
+    let Some(job) = Shuffled::with("hold-kept", As::Anna, &["kept"]) else { return };
+    let before = job.runs(2);
+    let attach = job.attach("kept.stall");
+    wait_until("there is a holder", || !children(attach.0.id()).is_empty());
+    let holder = children(attach.0.id())[0];
+    wait_until("the budget is held", || locked_bytes(holder) + 2 * FILE_BYTES as u64 > BUDGET_BYTES);
+    let after = job.runs(2);
+    println!("epochs before {before:?}, after {after:?}");
+    assert!(mean(&before) > DATA_BYTES / 2, "the job had too much memory: {before:?}");
+    assert!(mean(&before) - mean(&after) > BUDGET_BYTES * 7 / 10, "{before:?} {after:?}");
+    let sums: BTreeSet<u64> = [before, after].concat().into_iter().map(|epoch| epoch.sum).collect();
     assert_eq!(sums.len(), 1, "the job reads what it read before");
 }
 

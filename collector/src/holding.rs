@@ -2,6 +2,7 @@
 //! files the job has open, and which says what it has.
 
 mod headroom;
+mod kept;
 mod knob;
 mod looks;
 
@@ -15,7 +16,7 @@ use looks::Looks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use stallscope_hold::REFUSED;
+use stallscope_hold::{READ_AGAIN, REFUSED};
 use stallscope_model::HeldSummary;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -186,6 +187,12 @@ impl Holding {
                 break;
             }
             self.looks.was_shown(file);
+        }
+        for file in self.looks.read_again() {
+            let line = [READ_AGAIN, file.as_bytes(), b"\n"].concat();
+            if self.orders.write_all(&line).is_err() {
+                break;
+            }
         }
     }
 

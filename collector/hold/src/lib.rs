@@ -1,8 +1,8 @@
 //! The *holder*: a process of the job's user that keeps files of a running job in the page cache, so that the kernel's own
 //! choice, which a shuffle defeats, does not decide.
 //!
-//! Standard input has a line for each file that the job was seen to have open, and for each number of bytes to hold, when that
-//! changes. From such files it knows the job's folders, hears from the kernel of each file that is opened or written to there
+//! Standard input has a line for each file that the job was seen to have open, for each that it keeps open and reads again, and for each
+//! number of bytes to hold, when that changes. From such files it knows the job's folders, hears from the kernel of each file that is opened or written to there
 //! (folders.rs), chooses (plan.rs), and maps and locks what it chose (locked.rs), without ever waiting for the job's user (walk.rs).
 //! It ends with standard input or with the job; its locks end with it.
 
@@ -56,7 +56,7 @@ const COMPARED: usize = 200;
 /// Of standard input that is read at once.
 const READ_BYTES: usize = 64 << 10;
 /// A longer line than a path and its end is none.
-const LONGEST_LINE: usize = 4097;
+const LONGEST_LINE: usize = 4098;
 /// Turns between two comparisons of all that is held.
 const TURNS_A_COMPARISON: u32 = 20;
 /// Turns for which nothing more is brought in after a file did not fit, or the kernel locked no more.
@@ -74,6 +74,8 @@ pub struct Order {
     pub most_bytes: u64,
 }
 
+/// Before the path of a file that the job keeps open and reads again, on standard input.
+pub const READ_AGAIN: &[u8] = b"=";
 /// Before the sentence why nothing can be held, on standard output.
 pub const REFUSED: &str = "! ";
 
@@ -215,10 +217,15 @@ impl Holder {
         self.asked.len() < LONGEST_LINE
     }
 
-    /// A file that the job has open, or how many bytes to hold.
+    /// A file that the job has open, and perhaps reads again, or how many bytes to hold.
     fn takes(&mut self, line: &[u8]) {
+        let path = |line| Path::new(OsStr::from_bytes(line));
         if line.first() == Some(&b'/') {
-            self.folders.has_open(Path::new(OsStr::from_bytes(line)));
+            self.folders.has_open(path(line));
+        } else if let Some(file) = line.strip_prefix(READ_AGAIN) {
+            if let Some(name) = self.folders.reads_again(path(file)) {
+                self.plan.read_again(name, self.begun.elapsed().as_millis() as u64);
+            }
         } else if let Some(bytes) = std::str::from_utf8(line).ok().and_then(|line| line.parse::<u64>().ok()) {
             self.asked_bytes = bytes.min(self.most_bytes);
             self.set_target();

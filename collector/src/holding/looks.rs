@@ -4,6 +4,7 @@
 //! A look is a moment. Of a job that waits for its files, one of them is open at most moments; of one that does not, a cache
 //! would bring nothing.
 
+use super::kept::Kept;
 use crate::procfs::Opened;
 use rustix::fs::Dir;
 use std::collections::HashSet;
@@ -38,24 +39,27 @@ pub(super) struct Looks {
     at: usize,
     from: usize,
     shown: HashSet<OsString>,
+    kept: Kept,
 }
 
 impl Looks {
     pub(super) fn new(root: u32, uid: u32) -> Looks {
-        Looks { root, uid, looks: 0, processes: Vec::new(), at: 0, from: 0, shown: HashSet::new() }
+        let shown = HashSet::new();
+        Looks { root, uid, looks: 0, processes: Vec::new(), at: 0, from: 0, shown, kept: Kept::default() }
     }
 
     /// Files open now that were not shown yet.
     pub(super) fn next(&mut self) -> Vec<OsString> {
         if self.looks.is_multiple_of(LOOKS_A_WALK) {
             self.processes = tree(self.root);
+            self.kept.are_left(&self.processes);
         }
         self.looks = self.looks.wrapping_add(1);
         let (mut found, mut left) = (Vec::new(), FILES_A_LOOK);
         for _ in 0..self.processes.len().min(PROCESSES_A_LOOK) {
             self.at %= self.processes.len();
             let before = left;
-            found.extend(open_files(self.processes[self.at], self.uid, self.from, &mut left, &self.shown));
+            found.extend(self.open_files(self.processes[self.at], &mut left));
             if left == 0 {
                 self.from += before;
                 break;
@@ -65,11 +69,45 @@ impl Looks {
         found
     }
 
+    /// Files that stay open and are read again, from time to time.
+    pub(super) fn read_again(&mut self) -> Vec<OsString> {
+        self.kept.read_again(self.looks)
+    }
+
     pub(super) fn was_shown(&mut self, file: OsString) {
         if self.shown.len() >= MOST_SHOWN {
             self.shown.clear();
         }
         self.shown.insert(file);
+    }
+
+    /// Files that a process of this user has open to read them by way of the page cache, but for those that were shown. It is asked about
+    /// as many of its descriptors as are `left`, behind those that were looked at.
+    fn open_files(&mut self, pid: u32, left: &mut usize) -> Vec<OsString> {
+        let uid = self.uid;
+        let Some(process) = Opened::of(pid, uid).filter(|process| process.is_open_to(uid)) else {
+            return Vec::new();
+        };
+        if let Some(read_bytes) = process.text("io").as_deref().and_then(read_bytes) {
+            self.kept.has_read(pid, read_bytes);
+        }
+        let folder = process.open("fd").and_then(|folder| Dir::new(folder).ok());
+        let numbers = folder.into_iter().flatten().filter_map(Result::ok).skip(self.from).take(*left);
+        let mut found = Vec::new();
+        for entry in numbers {
+            *left -= 1;
+            let Ok(number) = entry.file_name().to_str() else { continue };
+            let link = format!("fd/{number}");
+            let Some(path) = process.link(&link).filter(|path| is_data(path)) else { continue };
+            let is_read = || process.text(&link.replacen("fd", "fdinfo", 1)).is_some_and(|text| reads(&text));
+            let bytes = || is_read().then(|| process.plain_bytes(&link)).flatten();
+            let is_new = !self.shown.contains(&path) && bytes().is_some();
+            self.kept.sees(self.looks, (pid, number.into()), &path, bytes);
+            if is_new {
+                found.push(path);
+            }
+        }
+        found
     }
 }
 
@@ -90,24 +128,9 @@ fn tree(root: u32) -> Vec<u32> {
     tree
 }
 
-/// Files that a process of this user has open to read them by way of the page cache, but for those that were `shown`. It is asked about its descriptors
-/// behind the first `from`, and about as many as are `left`.
-fn open_files(pid: u32, uid: u32, from: usize, left: &mut usize, shown: &HashSet<OsString>) -> Vec<OsString> {
-    let Some(process) = Opened::of(pid, uid).filter(|process| process.is_open_to(uid)) else {
-        return Vec::new();
-    };
-    let folder = process.open("fd").and_then(|folder| Dir::new(folder).ok());
-    let numbers = folder.into_iter().flatten().filter_map(Result::ok).skip(from).take(*left);
-    numbers
-        .inspect(|_| *left -= 1)
-        .filter_map(|entry| {
-            let link = format!("fd/{}", entry.file_name().to_str().ok()?);
-            let path = process.link(&link)?;
-            let is_read = || process.text(&link.replacen("fd", "fdinfo", 1)).is_some_and(|text| reads(&text));
-            (is_data(&path) && !shown.contains(&path) && is_read() && process.leads_to_plain(&link))
-                .then_some(path)
-        })
-        .collect()
+/// Of a process's figures, what it had brought in from storage.
+fn read_bytes(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
 }
 
 /// Sockets and pipes have no path, and a line has no end of line within.
@@ -144,17 +167,15 @@ mod tests {
         fs::write(&read, "x").unwrap();
         let _read = File::open(&read).unwrap();
         let _folder = File::open(&root).unwrap();
-        let none = HashSet::new();
-        let of = |uid| open_files(std::process::id(), uid, 0, &mut { FILES_A_LOOK }, &none);
+        let of = |uid| Looks::new(0, uid).open_files(std::process::id(), &mut { FILES_A_LOOK });
         let found = of(own_uid());
         let has = |path: &Path| found.iter().any(|file| file == path.as_os_str());
         assert!(has(&read) && !has(&written) && !has(&root), "{found:?}");
         assert!(of(own_uid() + 1).is_empty(), "another user's");
         for most in [0, 3] {
             let mut left = most;
-            assert!(
-                open_files(std::process::id(), own_uid(), 0, &mut left, &none).len() <= most && left == 0
-            );
+            let found = Looks::new(0, own_uid()).open_files(std::process::id(), &mut left);
+            assert!(found.len() <= most && left == 0);
         }
     }
 

@@ -53,10 +53,12 @@ impl Opened {
         Some(OsString::from_vec(link.into_bytes()))
     }
 
-    /// Whether the file behind such a link is a plain one, by what is known of it already: no server is asked.
-    pub(crate) fn leads_to_plain(&self, name: &str) -> bool {
-        let found = statx(&self.folder, name, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-        found.is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile)
+    /// The size of the file behind such a link if it is a plain one, by what is known of it already: no server is asked.
+    pub(crate) fn plain_bytes(&self, name: &str) -> Option<u64> {
+        let wanted = StatxFlags::TYPE | StatxFlags::SIZE;
+        let found = statx(&self.folder, name, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
+        let kind = FileType::from_raw_mode(found.stx_mode.into());
+        (kind == FileType::RegularFile).then_some(found.stx_size)
     }
 }
 
