@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 
-/// Open by the same descriptor for so many looks, a file is kept open.
+/// Open by the same descriptor for so many looks (four a second until the holder knows of files, then one), a file is kept open.
 const KEPT_LOOKS: u32 = 20;
 /// Of all such files the job has to have read so many times their size since: more than their first pass and what else it reads.
 const TIMES: u64 = 2;
