@@ -38,7 +38,7 @@ pub use images::Images;
 pub use ingest::{Columns, Notice, Options, Origin, Packed, append, is_tables, pack};
 pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, parted, shown};
 pub use objects::{Got, Objects, Wanted};
-pub use pack::Pack;
+pub use pack::{Pack, Readers};
 pub use purge::{Purged, purge};
 pub use rebuild::{Rebuilt, rebuild};
 pub use record::Record;
