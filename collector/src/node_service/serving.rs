@@ -287,7 +287,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
     })
 }
 
-/// Of a socket that listens already, whoever made it.
+/// Of a socket that listens already, as the one that was bound does.
 fn shorten_queue(listener: &StdListener) -> Result<()> {
     rustix::net::listen(listener, QUEUE).context("cannot bound the queue of the node's service")
 }
