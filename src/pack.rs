@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stallscope_pack::{
-    Disk, LEAST_CHUNK_BYTES, Notice, Options, Pack, Packed, Result as PackResult, Snapshot, class_of, shown,
+    ClassNames, Disk, LEAST_CHUNK_BYTES, Notice, Options, Pack, Packed, Result as PackResult, as_text,
+    class_of, shown,
 };
 use stallscope_reports::clean;
 use stallscope_units::{bytes, bytes_per_second, count, counted, duration, parse_bytes};
-use std::collections::BTreeMap;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -349,7 +349,7 @@ fn list(verb: &Ls) -> Result<ExitCode> {
         }
         match raw {
             true => line.extend_from_slice(entry.name),
-            false => line.extend(clean(&shown(entry.name), true).bytes()),
+            false => line.extend(clean(&as_text(entry.name), true).bytes()),
         }
         line.push(if verb.null { 0 } else { b'\n' });
         match out.write_all(&line) {
@@ -378,11 +378,13 @@ struct Sums {
     saved: u64,
     /// Of records that count no more.
     unused: u64,
-    classes: BTreeMap<Vec<u8>, u64>,
+    /// Each with its files, in order.
+    classes: Vec<(Vec<u8>, u64)>,
 }
 
 impl Sums {
-    fn of(snapshot: &Snapshot) -> Result<Sums> {
+    fn of(pack: &Pack) -> Result<Sums> {
+        let (snapshot, mut names) = (pack.snapshot(), ClassNames::of(pack));
         let mut sums = Sums::default();
         let mut used = 0_u64;
         for number in 0..snapshot.chunks() {
@@ -397,12 +399,10 @@ impl Sums {
                 sums.saved = sums.saved.saturating_add(entry.bytes - entry.stored_bytes);
             }
             used = used.saturating_add(entry.bytes_in_chunk());
-            match class_of(entry.name) {
-                None => {}
-                Some(class) => match sums.classes.get_mut(class) {
-                    Some(files) => *files += 1,
-                    None => drop(sums.classes.insert(class.to_vec(), 1)),
-                },
+            let Some(class) = class_of(entry.name) else { continue };
+            match (names.next(class)?, sums.classes.last_mut()) {
+                (None, Some((_, files))) => *files += 1,
+                (class, _) => sums.classes.extend(class.map(|class| (class, 1))),
             }
         }
         sums.unused = sums.chunk_bytes.saturating_sub(used);
@@ -413,11 +413,11 @@ impl Sums {
 fn stat(verb: &Stat) -> Result<ExitCode> {
     let pack = open(&verb.pack)?;
     let snapshot = pack.snapshot();
-    let sums = Sums::of(snapshot)?;
+    let sums = Sums::of(&pack)?;
     let version: String = snapshot.version().iter().map(|byte| format!("{byte:02x}")).collect();
     if verb.json {
         let classes: serde_json::Map<String, Value> =
-            sums.classes.iter().map(|(class, files)| (shown(class), json!(files))).collect();
+            sums.classes.iter().map(|(class, files)| (as_text(class), json!(files))).collect();
         terminal::print_json(&json!({
             "files": snapshot.records(), "bytes": sums.bytes, "chunks": snapshot.chunks(),
             "chunk_bytes": sums.chunk_bytes, "unused_bytes": sums.unused, "compressed_files": sums.compressed,
@@ -446,9 +446,11 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
             "unused    {unused} of deleted and changed files; `stallscope pack purge` gives most of it back\n"
         );
     }
-    if let (Some(least), Some(most)) = (sums.classes.values().min(), sums.classes.values().max()) {
+    if let (Some(least), Some(most)) =
+        (sums.classes.iter().map(|class| class.1).min(), sums.classes.iter().map(|class| class.1).max())
+    {
         let classes = count(sums.classes.len() as u64);
-        text += &format!("classes   {classes}, of {} to {}\n", count(*least), counted(*most, "file"));
+        text += &format!("classes   {classes}, of {} to {}\n", count(least), counted(most, "file"));
     }
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -37,6 +37,9 @@ const EVENTS: usize = 256;
 /// these places are taken.
 const ORDERS: usize = 4 * OF_ALL;
 
+/// Who waits to be taken up comes after all before: with the 4,096 that the system allows, one user who connects without end had others
+/// wait for longer than they may. Who finds it full tries again.
+const QUEUE: i32 = 64;
 /// Those who call are taken up for so long in a row: who hung up again keeps others out of the queue.
 const ACCEPT_FOR: Duration = Duration::from_millis(5);
 
@@ -127,6 +130,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
     let Given { listener, launcher, policy, mut book, own_uid, exports, login_name } = given;
     launcher.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    shorten_queue(&listener)?;
     runtime.block_on(async move {
         let listener = UnixListener::from_std(listener)?;
         let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
@@ -281,6 +285,11 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             }
         }
     })
+}
+
+/// Of a socket that listens already, as the one that was bound does.
+fn shorten_queue(listener: &StdListener) -> Result<()> {
+    rustix::net::listen(listener, QUEUE).context("cannot bound the queue of the node's service")
 }
 
 /// A user may have fewer than are still free of all `places`: four users with 256 each had all that the 1,024 descriptors allow which

@@ -45,8 +45,16 @@ impl Expanded {
 /// How many bytes are taken for files that are being expanded.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    taken: Mutex<u64>,
-    given_back: Condvar,
+    turns: Mutex<Turns>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    taken: u64,
+    /// Turns are taken in order of arrival: where whatever fits went first, one that takes most of the memory waited while smaller ones came.
+    next: u64,
+    served: u64,
 }
 
 /// Until it is dropped.
@@ -57,21 +65,32 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Memory {
-    /// Waits until there are so many, which who has some gives back without waiting for others.
+    /// Waits for who came before and until there are so many, which who has some gives back without waiting for others.
     pub(crate) fn take(&self, bytes: u64) -> Taken<'_> {
         // What has more is refused when it is read.
         let bytes = bytes.min(MOST_AT_ONCE);
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = self.given_back.wait_while(taken, |taken| *taken + bytes > MOST_AT_ONCE);
-        *fits.unwrap_or_else(PoisonError::into_inner) += bytes;
+        let mut turns = self.turns();
+        let own = turns.next;
+        turns.next += 1;
+        let is_to_wait = |turns: &mut Turns| turns.served != own || turns.taken + bytes > MOST_AT_ONCE;
+        let turns = self.changed.wait_while(turns, is_to_wait);
+        let mut turns = turns.unwrap_or_else(PoisonError::into_inner);
+        turns.served += 1;
+        turns.taken += bytes;
+        // The next one may fit as well.
+        self.changed.notify_all();
         Taken { of: self, bytes }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        *self.of.taken.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
-        self.of.given_back.notify_all();
+        self.of.turns().taken -= self.bytes;
+        self.of.changed.notify_all();
     }
 }
 
@@ -102,7 +121,30 @@ mod tests {
             }
         });
         assert_eq!(most.into_inner(), MOST_AT_ONCE);
-        assert_eq!(memory.taken.into_inner().ok(), Some(0));
+        assert_eq!(memory.turns().taken, 0);
+    }
+
+    /// Smaller ones that came later had gone before one that takes most of the memory, for as long as any came.
+    #[test]
+    fn files_are_expanded_in_the_order_in_which_they_are_asked_for() {
+        let (memory, order) = (&Memory::default(), &Mutex::new(Vec::new()));
+        let wait_for = |next| {
+            while memory.turns().next != next {
+                std::thread::yield_now();
+            }
+        };
+        let first = memory.take(MOST_AT_ONCE / 2);
+        std::thread::scope(|scope| {
+            for (nth, bytes) in [(1, MOST_AT_ONCE), (2, 1), (3, 1)] {
+                scope.spawn(move || {
+                    let _taken = memory.take(bytes);
+                    order.lock().map(|mut order| order.push(nth)).ok();
+                });
+                wait_for(nth + 1);
+            }
+            drop(first);
+        });
+        assert_eq!(order.lock().ok().map(|order| order[0]), Some(1));
     }
 
     #[test]

@@ -7,12 +7,11 @@ use fuser::{
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry,
     ReplyOpen, ReplyStatfs, Request,
 };
-use stallscope_pack::{Entry, MOST_DAMAGED, Pack, SNAPSHOT, shown};
+use stallscope_pack::{Entry, MOST_DAMAGED, Pack, Readers, shown};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,20 +45,11 @@ struct Rights {
 }
 
 impl Rights {
-    /// Of the pack's folder and its snapshot: who may not look into the one or read the other gets nothing here.
-    fn of(pack: &Pack) -> io::Result<(Rights, SystemTime)> {
-        let (dir, snapshot) = (pack.dir().metadata()?, pack.dir().join(SNAPSHOT).metadata()?);
-        let changed = snapshot.modified().unwrap_or(UNIX_EPOCH);
-        let search = [
-            // Of another owner or group, what they may do in the folder is what all may.
-            if dir.uid() == snapshot.uid() { dir.mode() >> 6 } else { dir.mode() },
-            if dir.gid() == snapshot.gid() { dir.mode() >> 3 } else { dir.mode() },
-            dir.mode(),
-        ];
-        let bits = [6, 3, 0].into_iter().zip(search);
-        let read = bits.filter(|(shift, search)| search & 1 != 0 && snapshot.mode() >> shift & 4 != 0);
-        let file = read.fold(0, |file, (shift, _)| file | 4 << shift);
-        let (uid, gid) = (snapshot.uid(), snapshot.gid());
+    /// Who may not look into the pack's folder, or read its snapshot and each of its chunks, gets nothing here.
+    fn of(pack: &mut Pack) -> stallscope_pack::Result<(Rights, SystemTime)> {
+        let changed = pack.changed().unwrap_or(UNIX_EPOCH);
+        let Readers { uid, gid, mode } = pack.readers()?;
+        let file = mode as u16;
         Ok((Rights { uid, gid, file, folder: file | file >> 2 }, changed))
     }
 }
@@ -88,8 +78,8 @@ impl Debug for Files {
 }
 
 impl Files {
-    pub(crate) fn of(pack: Pack, tree: Tree, say: Say) -> io::Result<Files> {
-        let (rights, changed) = Rights::of(&pack)?;
+    pub(crate) fn of(mut pack: Pack, tree: Tree, say: Say) -> stallscope_pack::Result<Files> {
+        let (rights, changed) = Rights::of(&mut pack)?;
         let words = pack.snapshot().records().div_ceil(usize::BITS as usize);
         Ok(Files {
             tree,
@@ -401,6 +391,67 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use stallscope_pack::{Disk, LEAST_CHUNK_BYTES, Options, Origin, SNAPSHOT};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+
+    /// A pack of one file, packed by its owner alone, in a folder that all may look into.
+    fn private(folder: &Path) -> PathBuf {
+        let (from, to) = (folder.join("data"), folder.join("pack"));
+        std::fs::create_dir_all(from.join("a")).unwrap();
+        std::fs::write(from.join("a/secret"), "of one user").unwrap();
+        let options = Options { shuffle: None, zstd: None, chunk_bytes: LEAST_CHUNK_BYTES };
+        stallscope_pack::pack(Origin::Folder(&from), &to, options, &Disk, &mut |_| {}).unwrap();
+        allow(&to, 0o755);
+        std::fs::read_dir(&to).unwrap().for_each(|entry| allow(&entry.unwrap().path(), 0o600));
+        to
+    }
+
+    fn allow(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    fn shown_to(pack: &mut Pack) -> (u16, u16) {
+        let (rights, _) = Rights::of(pack).unwrap();
+        (rights.file, rights.folder)
+    }
+
+    /// Who owns the folder around it could put one in its place that all may read, and read a pack that root mounted.
+    #[test]
+    fn rights_are_those_of_the_pack_that_was_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = private(root.path());
+        let mut pack = Pack::open_to_show(&dir).unwrap();
+        std::fs::rename(&dir, root.path().join("aside")).unwrap();
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join(SNAPSHOT), "").unwrap();
+        allow(&dir.join(SNAPSHOT), 0o644);
+        assert_eq!(shown_to(&mut pack), (0o400, 0o500));
+    }
+
+    /// Files that were appended under another mask made a snapshot that all may read, and so all files shown to all.
+    #[test]
+    fn a_pack_is_shown_to_those_who_may_read_all_of_it() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = private(root.path());
+        allow(&dir.join(SNAPSHOT), 0o644);
+        let shown = || shown_to(&mut Pack::open_to_show(&dir).unwrap());
+        assert_eq!(shown(), (0o400, 0o500));
+        let chunk = |entry: std::io::Result<std::fs::DirEntry>| {
+            Some(entry.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "chunk"))
+        };
+        let chunk = std::fs::read_dir(&dir).unwrap().find_map(chunk).unwrap();
+        allow(&chunk, 0o640);
+        assert_eq!(shown(), (0o440, 0o550));
+        allow(&chunk, 0o644);
+        assert_eq!(shown(), (0o444, 0o555));
+        // Another one, or other rights, at the time it is read.
+        let mut pack = Pack::open_to_show(&dir).unwrap();
+        shown_to(&mut pack);
+        allow(&chunk, 0o600);
+        let read = pack.whole(&pack.snapshot().entry(0).unwrap());
+        assert!(read.is_err_and(|error| error.to_string().contains("fewer users than the pack is shown to")));
+    }
 
     fn resident_pages() -> usize {
         let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();

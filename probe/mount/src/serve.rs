@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use stallscope_pack::{Pack, SNAPSHOT};
+use stallscope_pack::Pack;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -49,8 +49,7 @@ impl Served {
             ));
         }
         let dir = pack.dir().to_owned();
-        let unread = |source| stallscope_pack::Error::Io { doing: "read", path: dir.join(SNAPSHOT), source };
-        let files = Files::of(pack, tree, say).map_err(unread)?;
+        let files = Files::of(pack, tree, say)?;
         Ok(Served { files, dir })
     }
 

@@ -101,7 +101,8 @@ fn one(pack: &Pack, entry: &Entry<'_>, root: &Folder, used: &mut Used) -> Result
     }
     #[cfg(test)]
     tests::is_checked();
-    let path = root.path().join(OsStr::from_bytes(entry.name));
+    // For sentences alone.
+    let path = root.path().join(shown(entry.name));
     let (folder, name, file) = make(root, entry.name, &mut used.folders).doing("make", &path)?;
     let mut sparse = Sparse::of(&file);
     let written = pack.stream(entry, &mut |piece| {

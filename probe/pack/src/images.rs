@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::names::{class_of, shown};
 use crate::pack::Pack;
+use crate::snapshot::SNAPSHOT;
 
 /// Which records of a pack are pictures, in the data set's order, and their classes.
 #[derive(Debug)]
@@ -27,6 +28,44 @@ enum Classes {
 const MOST_CLASSES: u32 = 1 << 24;
 const CLASSES_OF_ANY: u32 = 1 << 20;
 const CLASSES_EACH_PICTURE: usize = 64;
+
+/// Classes without a picture that a sentence names.
+const MOST_NAMED: usize = 10;
+
+/// Takes the classes of a pack's records, one after the other, and knows which are new. Records may name any part of one text, in any
+/// order: with a class for each, some megabytes of a snapshot had taken gigabytes.
+#[derive(Debug)]
+pub struct ClassNames<'a> {
+    pack: &'a Pack,
+    last: Option<Vec<u8>>,
+    left: usize,
+}
+
+impl<'a> ClassNames<'a> {
+    /// Of this pack.
+    pub fn of(pack: &'a Pack) -> ClassNames<'a> {
+        ClassNames { pack, last: None, left: pack.snapshot().bytes().len() }
+    }
+
+    /// A class, where it is another one than that of the record before.
+    ///
+    /// # Errors
+    /// Records are not in their order, or all classes have more bytes than the snapshot.
+    pub fn next(&mut self, class: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.last.as_deref() == Some(class) {
+            return Ok(None);
+        }
+        let wrong = |what: &str| Error::damaged(&self.pack.dir().join(SNAPSHOT), what);
+        let class = class.to_vec();
+        if self.last.as_ref().is_some_and(|last| *last >= class) {
+            return Err(wrong("its records are not in order"));
+        }
+        let left = self.left.checked_sub(class.len());
+        self.left = left.ok_or_else(|| wrong("its records name the same bytes"))?;
+        self.last = Some(class.clone());
+        Ok(Some(class))
+    }
+}
 
 impl Images {
     /// Those whose names end in one of these, whatever the case. A class is a topmost folder; what lies in none is no
@@ -72,38 +111,34 @@ impl Images {
     fn by_folders(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
         let snapshot = pack.snapshot();
         let _reads_on = snapshot.read_on();
-        let mut chosen = Vec::new();
+        let (mut chosen, mut names) = (Vec::new(), ClassNames::of(pack));
         let mut classes: Vec<(Vec<u8>, usize)> = Vec::new();
         for number in 0..snapshot.records() {
             let name = snapshot.entry(number)?.name;
             let Some(class) = class_of(name) else { continue };
             // The order is by class first.
-            if classes.last().is_none_or(|(last, _)| last != class) {
-                classes.push((class.to_vec(), chosen.len()));
+            if let Some(class) = names.next(class)? {
+                classes.push((class, chosen.len()));
             }
             if extensions.iter().any(|extension| ends_with(name, extension)) {
                 chosen.push(number as u32);
             }
         }
         let ends = classes.iter().skip(1).map(|(_, first)| *first).chain([chosen.len()]);
-        let empty: Vec<String> = classes
-            .iter()
-            .zip(ends)
-            .filter(|((_, first), end)| first == end)
-            .map(|((class, _), _)| shown(class))
-            .collect();
+        let mut empty = classes.iter().zip(ends).filter(|((_, first), end)| first == end);
+        let named: Vec<String> =
+            empty.by_ref().take(MOST_NAMED).map(|((class, _), _)| shown(class)).collect();
+        let others = empty.count();
         if classes.is_empty() {
             let dir = pack.dir().display();
             return Err(Error::Refused(format!(
                 "{dir} has no file in a folder, and so no class of pictures"
             )));
         }
-        if !empty.is_empty() {
-            let dir = pack.dir().display();
-            return Err(Error::Refused(format!(
-                "{dir} has no picture of these classes: {}",
-                empty.join(", ")
-            )));
+        if !named.is_empty() {
+            let (dir, named) = (pack.dir().display(), named.join(", "));
+            let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+            return Err(Error::Refused(format!("{dir} has no picture of these classes: {named}{more}")));
         }
         let (first, count) = (chosen[0] as usize, chosen.len());
         let is_run = chosen[count - 1] as usize == first + count - 1;

@@ -51,8 +51,23 @@ pub fn fault_of(name: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// As text for a sentence.
+/// Of a name in a sentence: a pack has ten thousand sentences, each of a record that may have the longest name.
+pub(crate) const MOST_SHOWN_BYTES: usize = 300;
+
+/// As text for a sentence, which a long one is cut for.
 pub fn shown(name: &[u8]) -> String {
+    match name.get(..MOST_SHOWN_BYTES) {
+        // The last character may be cut.
+        Some(begin) if name.len() > MOST_SHOWN_BYTES => {
+            let begin = as_text(begin);
+            format!("{}…", begin.trim_end_matches(char::REPLACEMENT_CHARACTER))
+        }
+        _ => as_text(name),
+    }
+}
+
+/// As text.
+pub fn as_text(name: &[u8]) -> String {
     // A copy, as bytes of a mapped file can change between being found to be text and being taken for it.
     let name = name.to_vec();
     String::from_utf8(name).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())

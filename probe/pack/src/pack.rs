@@ -2,6 +2,7 @@
 
 mod files;
 mod in_store;
+mod readers;
 
 use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::deleted::Deleted;
@@ -15,6 +16,7 @@ use crate::shelf::{Place, Shelf};
 use crate::snapshot::{ChunkFacts, Entry, Snapshot, version};
 use files::Files;
 use in_store::InStore;
+pub use readers::Readers;
 use stallscope_folder::Folder;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 
 use crate::fields::{u16_at, u32_at, u64_at};
 use crate::frame::MOST_EXPANDED_BYTES;
+use crate::names::MOST_NAME_BYTES;
 
 /// Bytes of a record in a chunk's index, without its name.
 pub(crate) const ENTRY_BYTES: usize = 48;
@@ -63,8 +64,9 @@ impl Record {
             label: label(u32_at(entry, 36)?),
             codec: *entry.get(42)?,
         };
-        let is_whole = may_be(record.codec, record.stored_bytes, record.bytes);
-        (entry.get(43..48)? == [0; 5] && !record.name.is_empty() && is_whole).then_some(record)
+        let is_whole = may_be(record.codec, record.stored_bytes, record.bytes)
+            && (1..=MOST_NAME_BYTES).contains(&record.name.len());
+        (entry.get(43..48)? == [0; 5] && is_whole).then_some(record)
     }
 }
 

@@ -13,11 +13,12 @@ use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, u16_at, u32_at, u64_at};
 use crate::folder::open_plain_in;
 use crate::id::Id;
-use crate::names::compare;
+use crate::names::{MOST_NAME_BYTES, compare};
 use crate::record::{CODEC_ZSTD, ENTRY_BYTES, label, may_be};
 use memmap2::{Advice, Mmap};
 use rustix::fs::CWD;
 use std::cmp::Ordering;
+use std::fs::Metadata;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ pub struct Snapshot {
     records: usize,
     has_labels: bool,
     places: Places,
+    /// Of the file that is mapped.
+    described: Option<Metadata>,
 }
 
 #[derive(Debug)]
@@ -137,7 +140,8 @@ impl Snapshot {
         // from it without a check against the length of the map. A name may change after it was checked, as `Entry` has it.
         // Who cuts the file ends its readers with SIGBUS, as docs/security.md has it.
         let map = unsafe { Mmap::map(&file) }.doing("map", path)?;
-        let snapshot = Snapshot::of(Held::Mapped(map), path)?;
+        let mut snapshot = Snapshot::of(Held::Mapped(map), path)?;
+        snapshot.described = Some(described);
         // Look-ups are anywhere.
         snapshot.advise(Advice::Random);
         Ok(snapshot)
@@ -192,7 +196,24 @@ impl Snapshot {
         };
         let has_labels = u32_at(header, 88).is_some_and(|flags| flags & HAS_LABELS != 0);
         let path = path.to_owned();
-        Ok(Snapshot { held, path, pack, version, bucket_bits, chunks, records, has_labels, places })
+        let described = None;
+        Ok(Snapshot {
+            held,
+            path,
+            pack,
+            version,
+            bucket_bits,
+            chunks,
+            records,
+            has_labels,
+            places,
+            described,
+        })
+    }
+
+    /// Owner, mode and time of the file that is mapped.
+    pub(crate) fn described(&self) -> Option<&Metadata> {
+        self.described.as_ref()
     }
 
     /// Of the pack that it is of.
@@ -267,7 +288,11 @@ impl Snapshot {
         let record: &[u8; RECORD_BYTES] =
             &bytes_at(self.part(self.places.records, number, RECORD_BYTES)?, 0)?;
         let name_at = usize::try_from(u64_at(record, 0)?).ok()?.checked_add(self.places.names)?;
-        let name = self.held.bytes().get(name_at..name_at.checked_add(usize::from(u16_at(record, 52)?))?)?;
+        let name_bytes = usize::from(u16_at(record, 52)?);
+        if name_bytes > MOST_NAME_BYTES {
+            return None;
+        }
+        let name = self.held.bytes().get(name_at..name_at.checked_add(name_bytes)?)?;
         let (content, seal) = record.split_at_checked(RECORD_BYTES - 4)?;
         if crc32c::crc32c_append(crc32c::crc32c(content), name) != u32_at(seal, 0)? {
             return None;

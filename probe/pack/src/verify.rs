@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::folder::{Listing, list, open_plain_in, read_chunk, to_read};
 use crate::frame::expanded;
 use crate::id::Id;
-use crate::names::shown;
+use crate::names::{MOST_SHOWN_BYTES, shown};
 use crate::record::{CODEC_ZSTD, is_readable};
 use crate::snapshot::{ChunkFacts, Entry, MOST_DAMAGED, SNAPSHOT, Snapshot, build, version};
 use crate::{Chunk, Record};
@@ -17,8 +17,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const PIECE_BYTES: usize = 1 << 20;
-/// Of a name, which may have 4,096.
-const MOST_SHOWN_BYTES: usize = 300;
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

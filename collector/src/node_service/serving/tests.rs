@@ -114,6 +114,22 @@ fn all_who_wait_in_the_queue_are_heard() {
     end(&socket);
 }
 
+#[test]
+fn the_queue_is_short() {
+    let (socket, given, _launcher) = given("short");
+    shorten_queue(&given.listener).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(&socket).unwrap();
+    let connect = || {
+        let (of, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+        let one = rustix::net::socket_with(of, kind, rustix::net::SocketFlags::NONBLOCK, None).unwrap();
+        rustix::net::connect(&one, &address).is_ok().then_some(one)
+    };
+    let waiting: Vec<_> = (0..200).map_while(|_| connect()).collect();
+    // The kernel takes one more than is asked for.
+    assert_eq!(waiting.len(), QUEUE as usize + 1);
+    end(&socket);
+}
+
 /// Of this thread alone, for good.
 fn become_user(uid: u32) {
     // SAFETY: without the C library, which would have all threads become that user.

@@ -1,10 +1,11 @@
 //! The files of a pack's chunks in a folder, which stay open once they were needed.
 
-use super::{is_replaced_at, too_short};
+use super::{Readers, is_replaced_at, too_short};
 use crate::error::{Doing, Error, Result};
 use crate::folder::open_plain_in;
 use crate::snapshot::{ChunkFacts, Snapshot};
-use std::fs::File;
+use stallscope_folder::find;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +27,8 @@ pub(super) struct Files {
     /// How many bytes each had when it was opened.
     counts: Box<[AtomicU64]>,
     left: AtomicUsize,
+    /// To whom what is read is shown.
+    pub(super) shown_to: Option<Readers>,
 }
 
 impl Files {
@@ -34,7 +37,17 @@ impl Files {
         let left = (limit.unwrap_or(u64::MAX) / OPEN_PART).min(MOST_OPEN) as usize;
         let opened = (0..chunks).map(|_| AtomicI32::new(CLOSED)).collect();
         let counts = (0..chunks).map(|_| AtomicU64::new(0)).collect();
-        Files { folder, opened, counts, left: AtomicUsize::new(left) }
+        Files { folder, opened, counts, left: AtomicUsize::new(left), shown_to: None }
+    }
+
+    pub(super) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    /// Owner and mode of one of its files; none where it can't be found.
+    pub(super) fn facts(&self, name: &str) -> Option<Metadata> {
+        let found = find(Some(self.folder.as_fd()), name.as_ref()).ok()?;
+        File::from(found).metadata().ok()
     }
 
     /// How many bytes the chunk had when it was opened; none where it was not.
@@ -68,7 +81,14 @@ impl Files {
             }
             other => other.doing("open", &path)?,
         };
-        let count = file.metadata().doing("open", &path)?.len();
+        let facts_now = file.metadata().doing("open", &path)?;
+        let count = facts_now.len();
+        if self.shown_to.is_some_and(|readers| !readers.may_read(&facts_now)) {
+            return Err(Error::Refused(format!(
+                "{} may be read by fewer users than the pack is shown to; mount the pack again",
+                path.display()
+            )));
+        }
         if count < facts.bytes {
             return Err(too_short(&path, facts.bytes, count));
         }
