@@ -1,8 +1,8 @@
 //! iCACHE's L-cache, live and corrected: samples of low importance that had to be read, kept together on a disk in the order of
 //! their next draws, so that one read brings all that are drawn next to each other.
 //!
-//! A package has a number, that of its range of places among the draws: whoever reads a sample knows the place of its next draw,
-//! and so which package it belongs to, and whoever draws there knows which one to read. So nobody keeps a list, packages need
+//! A package has a number, that of its range of places among the draws: who reads a sample knows the place of its next draw,
+//! and so which package it belongs to, and who draws there knows which one to read. So nobody keeps a list, packages need
 //! not be put in order, and processes share them by names and locks. Nothing that is read from the folder is trusted: what is
 //! cut, damaged or another's costs a read of the source.
 //!

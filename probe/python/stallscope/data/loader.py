@@ -387,7 +387,7 @@ _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(Da
 
 
 def _checked_packages(packages, limit, cache, fetchers, sampling):
-    """The bytes that packages may take; None where nobody said, or there are none."""
+    """The bytes that packages may take; None where nobody gave them, or there are none."""
     if packages is None:
         if limit is not None:
             raise ValueError(f"packages_limit={limit!r} is of packages: say where these are to be, packages=FOLDER")

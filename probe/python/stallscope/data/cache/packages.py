@@ -167,7 +167,7 @@ class KeptInPackages(Kept):
             if self.waiting.claim(mark, _WAIT_MS, its_tag):
                 data = self._claimed(number, mark, its_tag, use, tag)
                 break
-            # Whoever reads it is done, or the pool does not answer.
+            # Who reads it is done, or the pool does not answer.
             if time.monotonic() - began_s < _WAIT_MS / 2000:
                 break
         self.looked[number] = True

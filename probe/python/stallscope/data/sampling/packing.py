@@ -46,7 +46,7 @@ class Packing:
         except OSError as error:
             if raised_by_signal(error):
                 raise
-            # Whoever writes next says what is wrong with the folder.
+            # Who writes next says what is wrong with the folder.
             self.width = 0
 
     def _width(self, packages):
