@@ -18,7 +18,7 @@ from table import ROOT, Row, machine, markdown, write
 WORK = ROOT / "target" / "bench" / "importance"
 SLOWFS = ROOT / "target" / "release" / "slowfs"
 SAMPLES, SAMPLE_BYTES, CACHE_SHARE = 8000, 16 << 10, 0.2
-LATENCY_MS, ROUNDS = 2, 2
+LATENCY_MS, ROUNDS = 5, 2
 # iCACHE's selection draws everything in its first five epochs.
 EPOCHS, FROM_EPOCH = 12, 6
 CASES = {
