@@ -40,7 +40,7 @@ help:
 	@echo 'make bench-pack-accuracy  what a network learns from class-sorted data with each shuffle of a pack'
 	@echo 'make bench-decode    pictures a second: Pillow, torchvision, FFCV and PackedImages, on the same files'
 	@echo 'make bench-fetchers  what 0, 4 and 8 fetchers gain on slow and on throttled storage'
-	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
+	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy; ARGS=--packages: what packages save'
 	@echo 'make bench-report    what reports of a day of training cost'
 	@echo 'make fuzz            fuzz whatever reads bytes from elsewhere: SECONDS=300 a target, TARGETS="recording pool"'
 	@echo 'make chaos           kill -9, full disk, no memory, no descriptors, frozen collectors, storms beside a real job (root: all of them)'

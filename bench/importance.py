@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from statistics import NormalDist, mean, stdev
 
+import importance_packages
 import importance_time
 from table import ROOT, Row, machine, markdown, summary, write
 
@@ -225,7 +226,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--from-file", type=Path, help="lines of earlier trainings instead of new ones")
+    parser.add_argument("--packages", action="store_true", help="only what packages do on storage with a latency, in some ten minutes")
     options = parser.parse_args()
+    if options.packages:
+        return importance_packages.main()
     if options.from_file:
         lines = [json.loads(line) for line in options.from_file.read_text().splitlines()]
     else:
@@ -240,4 +244,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,9 +21,10 @@ SAMPLE_BYTES = 100 << 10
 
 
 class Samples(torch.utils.data.Dataset):
-    def __init__(self, path):
+    def __init__(self, path, sample_bytes):
         self.path = path
-        self.count = os.stat(path).st_size // SAMPLE_BYTES
+        self.sample_bytes = sample_bytes
+        self.count = os.stat(path).st_size // sample_bytes
         self.file = None
 
     def __len__(self):
@@ -35,10 +36,10 @@ class Samples(torch.utils.data.Dataset):
     def fetch(self, index):
         if self.file is None:
             self.file = os.open(self.path, os.O_RDONLY)
-        at = index * SAMPLE_BYTES
-        data = os.pread(self.file, SAMPLE_BYTES, at)
+        at = index * self.sample_bytes
+        data = os.pread(self.file, self.sample_bytes, at)
         # As of a data set that is larger than the memory: the page cache has none of it the next time.
-        os.posix_fadvise(self.file, at, SAMPLE_BYTES, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(self.file, at, self.sample_bytes, os.POSIX_FADV_DONTNEED)
         return data
 
     def decode(self, data):
@@ -52,21 +53,30 @@ def main():
     parser.add_argument("--cache", type=int, default=0, help="bytes")
     parser.add_argument("--sampling", default="plain")
     parser.add_argument("--uses", type=int, default=2)
+    parser.add_argument("--sample-bytes", type=int, default=SAMPLE_BYTES)
+    parser.add_argument("--packages", help="a folder")
+    parser.add_argument("--from-epoch", type=int, default=0, help="of those that are counted")
     options = parser.parse_args()
     torch.manual_seed(7)
-    samples = Samples(options.file)
+    samples = Samples(options.file, options.sample_bytes)
     more = {"sampling_options": {"uses": options.uses}} if options.sampling == "reuse" else {}
+    if options.packages:
+        more["packages"] = options.packages
     loader = stallscope.DataLoader(
         samples, batch_size=32, shuffle=True, num_workers=4, cache=options.cache or None, sampling=options.sampling, **more
     )
     losses = torch.empty(len(samples)).log_normal_(0.0, 1.0)
-    began = time.monotonic()
+    began, before = time.monotonic(), {}
     uses = 0
-    for _ in range(options.epochs):
+    for epoch in range(options.epochs):
+        if epoch == options.from_epoch:
+            began, before, uses = time.monotonic(), loader.cache_figures(), 0
         for _, ids, _ in loader.weighted():
             loader.update(ids, losses[ids])
             uses += len(ids)
-    result = {"seconds": time.monotonic() - began, "uses": uses, "figures": loader.cache_figures()}
+    figures = loader.cache_figures()
+    counted = {name: value - before.get(name, 0) for name, value in figures.items() if type(value) is int}
+    result = {"seconds": time.monotonic() - began, "uses": uses, "figures": counted}
     print(json.dumps(result))
 
 

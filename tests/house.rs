@@ -17,7 +17,7 @@ fn crates_know_only_whom_they_may() {
         ("store", &["model", "folder"]),
         ("ebpf", &["abi", "model"]),
         ("ring", &["abi", "model"]),
-        ("cache", &[]),
+        ("cache", &["folder"]),
         ("checkpoint", &["folder"]),
         ("decode", &[]),
         ("pack", &["folder"]),

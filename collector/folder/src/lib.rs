@@ -1,9 +1,11 @@
 //! Folders that a user named to be written into. They are opened once and then written into by their descriptor: whatever another
 //! user puts in their place, or in that of a folder around them, what is written goes where was looked. And what is read of such folders.
 
+mod own;
 mod source;
 mod walk;
 
+pub use own::{NotOwn, ask_for, open_plain};
 pub use source::find;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

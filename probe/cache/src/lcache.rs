@@ -21,6 +21,11 @@ const SHARE: f64 = 0.1;
 /// A chunk's, of a pack.
 const PACKAGE_BYTES: u64 = 4 << 20;
 
+/// Which of an epoch's draws are of low importance, by the corrected rule. `score`: how important a sample is, where that is known.
+pub(crate) fn low(draws: &[u32], score: &dyn Fn(u32) -> Option<f64>) -> Vec<u32> {
+    labels::low(draws, Selection::Corrected, score).into_iter().collect()
+}
+
 /// What was read for a use, and which sample that gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fetched {

@@ -3,10 +3,13 @@
 //! [`Draws`] say which sample is used next and with which weight in the loss; a [`Planner`] makes them ahead, so that the
 //! next use of a sample is known; a [`Policy`] says what is kept. All of it is a function of its inputs and a seed, and
 //! knows neither memory nor clock: the same code is simulated ([`simulate`]) and used live, in the process of the [`pool`].
+//! Of samples of low importance, [`packages`] keep more on a disk.
 
 mod draws;
 mod ghost;
 mod lcache;
+#[cfg(not(loom))]
+pub mod packages;
 mod planner;
 mod policy;
 pub mod pool;

@@ -8,6 +8,7 @@
 
 use crate::draws::state::{Read, Written};
 use crate::draws::{Draw, DrawKind, Draws, World};
+use crate::lcache;
 use crate::policy::{Policy, Use};
 use std::collections::VecDeque;
 
@@ -52,6 +53,8 @@ pub struct Planner {
     /// By sample, its last planned use.
     last_use: Vec<u64>,
     late_uses: VecDeque<LateUse>,
+    /// By sample, whether it was trained on since this planner was made.
+    trained: Vec<bool>,
 }
 
 impl Planner {
@@ -67,6 +70,7 @@ impl Planner {
             first_chunk: 0,
             last_use: vec![Use::UNKNOWN; samples as usize],
             late_uses: VecDeque::new(),
+            trained: vec![false; samples as usize],
         }
     }
 
@@ -215,6 +219,18 @@ impl Planner {
     /// [`Planner::trained`] without a policy; see [`Planner::score`].
     pub fn learn(&mut self, place: usize, ids: &[u32], losses: &[f32]) {
         self.draws.trained(place, ids, losses);
+        for id in ids {
+            if let Some(trained) = self.trained.get_mut(*id as usize) {
+                *trained = true;
+            }
+        }
+    }
+
+    /// The samples of low importance of `count` draws from `place` on, in no order: none that was not trained on.
+    pub fn low(&self, place: u64, count: usize) -> Vec<u32> {
+        // A score above 0 was learned, perhaps before a resume; one of 0 may be that of a sample nobody knows.
+        let is_known = |id: u32, score: f64| score > 0.0 || self.trained.get(id as usize) == Some(&true);
+        lcache::low(&self.ids(place, count), &|id| self.score(id).filter(|score| is_known(id, *score)))
     }
 
     /// See [`Draws::score`].

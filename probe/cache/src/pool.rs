@@ -51,6 +51,8 @@ pub use client::{Client, Feed, Found, Settings};
 #[cfg(not(loom))]
 pub use error::{Error, Result};
 #[cfg(not(loom))]
+pub(crate) use held::Held;
+#[cfg(not(loom))]
 pub use message::Member;
 #[cfg(not(loom))]
 pub use start::{run, serve};

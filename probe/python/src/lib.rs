@@ -28,6 +28,7 @@ mod own_fd;
 mod own_memory;
 mod pack;
 mod pack_shuffle;
+mod packages;
 mod pictures;
 mod planner;
 mod pool;
@@ -135,6 +136,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pack::PackReader>()?;
     module.add_class::<pack::PackImages>()?;
     module.add_class::<pack_shuffle::PackShuffle>()?;
+    module.add_class::<packages::RunPackages>()?;
     module.add_class::<pictures::PictureDecoder>()?;
     module.add_class::<pictures::Pictures>()?;
     module.add_class::<reader::KnobTurner>()?;

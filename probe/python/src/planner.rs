@@ -16,12 +16,18 @@ type Taken = (Vec<u32>, Vec<f32>, Vec<u64>);
 pub(crate) struct Planner {
     planner: Mutex<stallscope_cache::Planner>,
     samples: u32,
+    /// By sample, whether it is of low importance among the draws that were labelled last; empty before any were.
+    low: Mutex<Vec<bool>>,
 }
 
 impl Planner {
     // A thread that holds it never waits for the interpreter.
     fn lock(&self) -> MutexGuard<'_, stallscope_cache::Planner> {
         self.planner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn low(&self) -> MutexGuard<'_, Vec<bool>> {
+        self.low.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,7 +70,7 @@ impl Planner {
             if let Some(classes) = classes {
                 planner.classes(&classes);
             }
-            Ok(Planner { planner: Mutex::new(planner), samples })
+            Ok(Planner { planner: Mutex::new(planner), samples, low: Mutex::default() })
         })
     }
 
@@ -107,6 +113,27 @@ impl Planner {
     /// Ids of up to `count` draws from `place` on, which stay to be taken.
     fn ids(&self, place: u64, count: usize) -> Vec<u32> {
         self.lock().ids(place, count)
+    }
+
+    /// Labels the samples of `count` draws from `place` on, and says how many of them are of low importance.
+    fn label(&self, py: Python<'_>, place: u64, count: usize) -> usize {
+        py.detach(|| {
+            let ids = self.lock().low(place, count);
+            let mut low = vec![false; self.samples as usize];
+            for id in &ids {
+                if let Some(is_low) = low.get_mut(*id as usize) {
+                    *is_low = true;
+                }
+            }
+            *self.low() = low;
+            ids.len()
+        })
+    }
+
+    /// Whether samples are of low importance, by the last labels.
+    fn are_low(&self, ids: Vec<u32>) -> Vec<bool> {
+        let low = self.low();
+        ids.into_iter().map(|id| low.get(id as usize) == Some(&true)).collect()
     }
 
     /// What was taken behind `place` has not been used, and is taken again.

@@ -28,7 +28,7 @@ fn raised(error: Error) -> PyErr {
 }
 
 /// A tag: any whole number, of which the lowest 64 bits count.
-struct Tag(u64);
+pub(crate) struct Tag(pub(crate) u64);
 
 impl<'py> FromPyObject<'_, 'py> for Tag {
     type Error = PyErr;
@@ -154,12 +154,7 @@ impl Space {
         at: u64,
         next_at: u64,
     ) -> PyResult<bool> {
-        let bytes = match data.cast::<PyBytes>() {
-            Ok(bytes) => bytes.clone(),
-            // The buffers of other types are not to be had on Python 3.9.
-            Err(_) if is_buffer(data) => py.get_type::<PyBytes>().call1((data,))?.cast_into::<PyBytes>()?,
-            Err(_) => return Err(PyTypeError::new_err("a sample's data must be bytes-like")),
-        };
+        let bytes = as_bytes(data)?;
         let data = bytes.as_bytes();
         Ok(py.detach(|| self.client.fill(id.0, tag.0, data, at, next_at)))
     }
@@ -246,6 +241,18 @@ fn uninitialised(py: Python<'_>, bytes: usize) -> Option<Bound<'_, PyByteArray>>
         // SAFETY: it is a bytearray.
         Ok(array) => Some(unsafe { array.cast_into_unchecked() }),
         Err(_) => None,
+    }
+}
+
+/// A sample's data, which is bytes-like.
+pub(crate) fn as_bytes<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    match data.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.clone()),
+        // The buffers of other types are not to be had on Python 3.9.
+        Err(_) if is_buffer(data) => {
+            Ok(data.py().get_type::<PyBytes>().call1((data,))?.cast_into::<PyBytes>()?)
+        }
+        Err(_) => Err(PyTypeError::new_err("a sample's data must be bytes-like")),
     }
 }
 

@@ -184,3 +184,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn low_are_the_least_important_of_what_was_trained_on() {
+    for kind in [DrawKind::Importance, DrawKind::Iis(Selection::Corrected)] {
+        let mut planner = Planner::new(kind, 100, 1);
+        planner.reach(100);
+        assert!(planner.low(0, 100).is_empty(), "{kind:?}");
+        let ids: Vec<u32> = (0..50).collect();
+        let losses: Vec<f32> = ids.iter().map(|id| *id as f32).collect();
+        planner.learn(0, &ids, &losses);
+        let low = planner.low(0, 100);
+        assert!(!low.is_empty() && low.len() <= 30 && low.iter().all(|id| *id < 50), "{kind:?} {low:?}");
+        let others = planner.ids(0, 100).into_iter().filter(|id| *id < 50 && !low.contains(id));
+        let least = others.min().unwrap_or(u32::MAX);
+        assert!(low.iter().all(|id| *id < least), "{kind:?} {low:?} {least}");
+    }
+}

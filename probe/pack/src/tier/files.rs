@@ -2,17 +2,9 @@
 
 use crate::error::{Doing, Error, Result};
 use crate::id::Id;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
-use stallscope_folder::{Blocked, Folder, file_user};
-use std::fs::File;
-use std::io;
+use stallscope_folder::{Folder, NotOwn};
+pub(super) use stallscope_folder::{ask_for, open_plain as open};
 use std::path::Path;
-
-/// What the folder may be for others: nothing that changes it.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
-const FOLDER_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
 
 const UNFINISHED: &str = ".tmp";
 const CHUNK: &str = ".chunk";
@@ -62,60 +54,18 @@ pub(super) fn lock_name(state: &str) -> String {
     format!("{state}{LOCK}")
 }
 
-/// Opens the folder that the user named, and makes it where it is missing. Another user who owned it, or might write to it, could take its
-/// locks and fill it; a sticky bit would not keep them from that.
+/// Opens the folder that the user named, and makes it where it is missing.
 pub(super) fn folder_at(path: &Path) -> Result<Folder> {
-    let opened = match Folder::open(path) {
-        Err(Blocked::System(Errno::NOENT)) => made(path),
-        opened => opened,
-    };
-    let folder = opened.doing("keep chunks in", path)?;
-    let facts = rustix::fs::fstat(&folder).doing("keep chunks in", path)?;
     let shown = path.display();
-    if facts.st_uid != file_user() {
-        return Err(Error::Refused(format!(
+    match Folder::own(path) {
+        Ok(folder) => Ok(folder),
+        Err(NotOwn::Blocked(blocked)) => Err(blocked).doing("keep chunks in", path),
+        Err(NotOwn::AnothersFolder) => Err(Error::Refused(format!(
             "cannot keep chunks in {shown}: it belongs to another user; name a folder of your own"
-        )));
-    }
-    if facts.st_mode & WRITABLE_BY_OTHERS != 0 {
-        return Err(Error::Refused(format!(
+        ))),
+        Err(NotOwn::WritableByOthers) => Err(Error::Refused(format!(
             "cannot keep chunks in {shown}: other users may write to it; `chmod go-w {shown}`, or name a folder in it that is made then"
-        )));
-    }
-    Ok(folder)
-}
-
-fn made(path: &Path) -> std::result::Result<Folder, Blocked> {
-    if let (Some(around), Some(name)) = (path.parent(), path.file_name()) {
-        let around = Folder::make(around)?;
-        match rustix::fs::mkdirat(&around, name, Mode::from_raw_mode(FOLDER_MODE)) {
-            // Another process may have been first; what there is is looked at like everything.
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(reason) => return Err(reason.into()),
-        }
-    }
-    Folder::open(path)
-}
-
-/// Opens a plain file of the folder.
-pub(super) fn open(folder: &Folder, name: &str, flags: OFlags) -> io::Result<File> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(FILE_MODE))?;
-    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-        FileType::RegularFile => Ok(file.into()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "this is no ordinary file")),
-    }
-}
-
-/// Whether a lock was given, which is asked for without waiting.
-pub(super) fn ask_for(file: &File, lock: FlockOperation) -> io::Result<bool> {
-    loop {
-        match rustix::fs::flock(file, lock) {
-            Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        ))),
     }
 }
 

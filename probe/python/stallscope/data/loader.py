@@ -13,6 +13,7 @@ import torch.utils.data
 
 from stallscope import _notices
 from stallscope._hooks.knobs import raised_by_signal
+from stallscope.data.cache import packages as in_packages
 from stallscope.data.cache.sample_sizes import Sizes
 from stallscope.data.cache.split import base_index
 from stallscope.data.cache.store import Store, start_method_of, warn_plain
@@ -21,7 +22,8 @@ from stallscope.data.pack.shuffle import Shuffle
 from stallscope.data.prefetch.feed import safe_batches
 from stallscope.data.resume.position import Positioned
 from stallscope.data.resume.random_sources import attribute_of
-from stallscope.data.sampling.policies import POLICIES, WEIGHTED, arranged
+from stallscope.data.sampling.packing import Packing
+from stallscope.data.sampling.policies import PACKED, POLICIES, WEIGHTED, arranged
 from stallscope.data.sampling.scores import Scores
 from stallscope.data.sampling.weights import PlannedSubset, Weighted
 from stallscope.data.seeding.per_sample import keyed
@@ -67,12 +69,17 @@ class DataLoader(Positioned):
             cache saves more reads. docs/sampling.md says what each does and costs.
         sampling_options: Options of the sampling by name.
         cache_trace: File for a record of the samples that were used, for `stallscope simulate`.
+        packages: Folder on a disk that takes one large read for many small ones, for "importance" and "iis" with a cache:
+            samples of low importance that had to be read are kept in it in the order of their next draws, and are
+            read many at a time. What is drawn stays the same. Made where it is missing, and empty again when the job is over.
+        packages_limit: Bytes that this job's packages in that folder may take, or text such as "50GiB". None for as many as leave a
+            tenth of its file system free.
         **kwargs: Arguments of a newer torch.
 
     Raises:
         ValueError: `cache` is not a size or exceeds the memory of this job, no order fits a `Shuffle`, the sampling does
-            not work with `sampler=`, `batch_sampler=` or this data set, or an option is unknown. Also whatever torch raises.
-        TypeError: `cache_key` is neither text, a number nor bytes. Also whatever torch raises.
+            not work with `sampler=`, `batch_sampler=`, `packages=` or this data set, or an option is unknown. Also whatever torch raises.
+        TypeError: `cache_key` is neither text, a number nor bytes, or `packages` no path. Also whatever torch raises.
 
     Example:
         >>> import stallscope
@@ -88,6 +95,7 @@ class DataLoader(Positioned):
     """
 
     _budget_bytes = None
+    _in_packages: Any = None
     _store = None
     _trace = None
     _warned_of_no_index = _warned_of_weights = False
@@ -119,6 +127,8 @@ class DataLoader(Positioned):
         sampling: str = "plain",
         sampling_options: Mapping[str, Any] | None = None,
         cache_trace: str | os.PathLike[str] | None = None,
+        packages: str | os.PathLike[str] | None = None,
+        packages_limit: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         given = {
@@ -134,6 +144,7 @@ class DataLoader(Positioned):
             raise TypeError(f"cache_key: a {type(cache_key).__name__} is neither text, a number nor bytes")
         budget_bytes = None if cache is None else budget.parse(cache)
         fetchers = manager.checked(fetchers)
+        packages_bytes = _checked_packages(packages, packages_limit, cache, fetchers, sampling)
         if isinstance(shuffle, Shuffle):
             given = in_chunks(shuffle, dataset, given, sampling)
         torchs = {"dataset": dataset, **given, **kwargs}
@@ -149,8 +160,13 @@ class DataLoader(Positioned):
         self.cache_trace = cache_trace if cache_trace is None else os.fspath(cache_trace)
         if cache_trace is not None and not self._keys_samples():
             raise ValueError("cache_trace= needs a data set whose samples have an index")
+        self.packages = packages if packages is None else os.fspath(packages)
+        self.packages_limit = packages_limit
         self._budget_bytes = budget_bytes
         self._order = order
+        if packages is not None and order is not None:
+            self._in_packages = in_packages.Settings(self.packages, packages_bytes, self.num_workers)
+            order.packing = Packing(self.num_workers * (self.prefetch_factor or 2) + 1)
 
     def cache_figures(self) -> dict[str, Any]:
         """Figures on the uses of samples so far, and on what the pool keeps of the data set.
@@ -161,7 +177,9 @@ class DataLoader(Positioned):
             `kept_samples` and `evictions`. And `miss_ratio`, a list for caches of other sizes of (bytes, share of the uses
             from 0 to 1 that they would miss), empty for the first epoch or two. Of a data set with `fetch` and `decode`: `kept`,
             the form that is kept ("encoded" or "decoded"), and `kept_because`, the reason. Of a data set of files:
-            `looks_at_files`, whether each use checks that its file is unchanged. Without a cache the dict is empty.
+            `looks_at_files`, whether each use checks that its file is unchanged. With packages: of the misses, those `packaged`, which
+            came in a package; `package_reads`, how many were read; and `package_read_bytes` and `package_written_bytes`, which
+            `source_bytes` has none of. Without a cache the dict is empty.
 
         Example:
             >>> import stallscope
@@ -279,6 +297,10 @@ class DataLoader(Positioned):
                 self._order.substitution.look_into(store, self.dataset)
                 if curve:
                     curve.of_drawn = True
+            if self._order.packing is not None:
+                if store is not None:
+                    store.open_packages(self._order)
+                self._order.packing.into(store)
         if store is not None and store.ahead is not None:
             store.ahead.of_loader(self, store.maker)
         served = {
@@ -300,7 +322,8 @@ class DataLoader(Positioned):
         if self._store is None or not self._store.is_of(self.dataset):
             policy = POLICIES[self.sampling]
             declared = self.cache_key, self._generation
-            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, policy, self.fetchers, *declared)
+            given = policy, self.fetchers, *declared, self._in_packages
+            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, *given)
             if self.cache_trace is not None and self._store.space is not None:
                 self._store.tally.sizes = Sizes.of(self._store.maker.samples)
         return self._store
@@ -361,6 +384,24 @@ class DataLoader(Positioned):
 
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()}
+
+
+def _checked_packages(packages, limit, cache, fetchers, sampling):
+    """The bytes that packages may take; None where nobody gave them, or there are none."""
+    if packages is None:
+        if limit is not None:
+            raise ValueError(f"packages_limit={limit!r} is of packages: say where these are to be, packages=FOLDER")
+        return None
+    if not isinstance(os.fspath(packages), str):
+        raise TypeError(f"packages={packages!r}: give the path of a folder as text")
+    if sampling not in PACKED:
+        known = " or ".join(f'sampling="{name}"' for name in PACKED)
+        raise ValueError(f"packages={packages!r} has samples in the order of their next draws, which is known with {known} alone")
+    if cache is None:
+        raise ValueError(f'packages={packages!r} takes what the cache does not hold: say cache="8GiB", or as much as there is')
+    if fetchers:
+        raise ValueError(f"packages={packages!r} brings many samples at once, and fetchers={fetchers} reads them one by one: leave one of them out")
+    return None if limit is None else budget.size(limit, "packages_limit")
 
 
 def _tell(heard, handed):

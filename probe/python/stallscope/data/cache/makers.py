@@ -13,7 +13,7 @@ from functools import partial
 
 from stallscope import _notices
 from stallscope._hooks.knobs import raised_by_signal
-from stallscope.data.seeding.draws import gathered, is_given_for_another, places, plain, plain_all
+from stallscope.data.seeding.draws import gathered, is_given_for_another, package_of, places, plain, plain_all
 from stallscope.data.seeding.isolation import apart
 
 from . import encoding, open_hook
@@ -76,11 +76,11 @@ class _Maker:
         return samples
 
     def use_of(self, index):
-        """Id and places of a use, and whether another sample was drawn; None for what is no number of a sample."""
+        """Id and places of a use, whether another sample was drawn, and its packages; None for what is no number of a sample."""
         number = self.number_of(index) if self.kept is not None else None
         if number is None or number in self.at_fault:
             return None
-        return (number, *places(index), is_given_for_another(index))
+        return (number, *places(index), is_given_for_another(index), package_of(index))
 
     def begun(self, init):
         """Calls `init`, the script's own function for a worker that begins. False where it makes another data set, so that nothing kept

@@ -41,8 +41,8 @@ class Kept:
 
     def of(self, use, tag, read, made=None):
         """What is kept of a sample: the bytes that `read()` reads where it is not there, or what `made(bytes)` makes of
-        them. `use`: the sample's id, the places of this use and of the next among all draws, and whether it is given in
-        the place of another one."""
+        them. `use`: the sample's id, the places of this use and of the next among all draws, whether it is given in
+        the place of another one, and its packages."""
         space = self.space
         data = space.get(use[0], tag)
         if data is not None:

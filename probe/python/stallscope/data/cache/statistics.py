@@ -9,7 +9,9 @@ from torch.utils.data import get_worker_info
 from stallscope import _native
 from stallscope._hooks.patch import passed_over
 
-FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions")
+# Of packages: samples that came in them, which are misses, and what that took.
+PACKAGED = ("packaged", "package_reads", "package_read_bytes", "package_written_bytes")
+FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions", *PACKAGED)
 # One for what makes batches in the training process, and one for each worker's number, from which on they share.
 _ROWS = 257
 _COUNTS = ctypes.c_int64 * (_ROWS * len(FIELDS))
@@ -35,6 +37,7 @@ class Tally:
         self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
         # Uses of samples that were found and are given in the place of others; no hits.
         self.substitutions = 0
+        self.packaged = self.package_reads = self.package_read_bytes = self.package_written_bytes = 0
 
     def __reduce__(self):
         if self.sums is None:
@@ -53,7 +56,7 @@ class Tally:
         row = 0 if info is None else 1 + info.id % (_ROWS - 1)
         for column, count in enumerate(counts, row * len(FIELDS)):
             self.table[column] += count
-        hits, late, misses, prefetched, pool_bytes, source_bytes, substitutions = counts
+        hits, late, misses, prefetched, pool_bytes, source_bytes, substitutions, *_ = counts
         # Goes nowhere where the shim is not on.
         _native.cache_uses(
             loader=self.loader, hits=hits, late=late, misses=misses, prefetched=prefetched,

@@ -10,6 +10,7 @@ from stallscope.data.prefetch import manager
 from stallscope.data.prefetch.feed import Feed
 from stallscope.data.prefetch.reader import KeptAhead
 
+from . import packages as packing
 from . import pool, split, split_parts, stored_form
 from .keys import fingerprint
 from .knobs import BytesKnob, FetchersKnob, number_of
@@ -17,7 +18,7 @@ from .makers import FromFiles, FromParts
 from .membership import member_of
 from .miss_curve import Curve, JointCurve
 from .reader import Kept
-from .statistics import Collating, Tally
+from .statistics import PACKAGED, Collating, Tally
 
 _SHOWN_EVERY_NS = 1_000_000_000
 _LOOK_COSTS = 1000
@@ -31,8 +32,11 @@ class Store:
     of_files_alone = False
     of_files: type = FromFiles
 
-    def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None, key=None, generation=0):
+    def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None, key=None, generation=0, in_packages=None):
         self.dataset = dataset
+        # What the user asked for of packages, and these; and the part of the pool for what they bring is `staging`.
+        self.in_packages, self.packages, self.package_bytes = in_packages, None, 0
+        self.has_asked_for_packages = False
         # The user's key for the data set's state, and how often the user declared it changed.
         self.declared = key, generation
         # The state as it was looked at and as a glance shows it, how long the look took, and when.
@@ -70,14 +74,19 @@ class Store:
         if not found.in_parts:
             key, self.looks = self._looks(found, key)
         own_bytes = self.budget_bytes
+        if found.files > 1 and self.in_packages is not None:
+            self.in_packages = None
+            warn_about(self.dataset, "without packages: each of its samples opens several files")
         # Who reads ahead leaves a sample at its first file.
-        if found.files == 1 and manager.can_be(start_method, fetchers):
-            own_bytes -= manager.staging_bytes(self.budget_bytes)
+        if self.in_packages is not None or found.files == 1 and manager.can_be(start_method, fetchers):
+            own_bytes -= self._staging_bytes(self.budget_bytes)
         self.key, self.samples = key, found.samples
         self.space = pool.space(key, found.samples, own_bytes, policy)
         self.tally = Tally()
         kept = Kept(self.form.over(self.space), self.tally, policy)
-        if own_bytes < self.budget_bytes:
+        if self.in_packages is not None:
+            kept = self._in_packages(kept, key, found, policy)
+        elif own_bytes < self.budget_bytes:
             kept = self._fetching(kept, key, found, policy, fetchers)
         if found.in_parts:
             self.maker.kept, self.maker.decoded = kept, self.form.decoded
@@ -89,6 +98,41 @@ class Store:
     def _looks(self, found, key):
         """The key, and whether each use looks at its file: which is in what the pool knows a file by."""
         return key, fingerprint.looks_at_files(found, key)
+
+    def _staging_bytes(self, budget_bytes):
+        """What of the budget is for samples that wait for their draws."""
+        if self.in_packages is not None:
+            return self.in_packages.waiting_bytes(budget_bytes)
+        return manager.staging_bytes(budget_bytes)
+
+    def _in_packages(self, kept, key, found, policy):
+        """`kept`, or what takes its place where samples may come in packages."""
+        in_force_bytes = self.space.figures().get("capacity_bytes", 0)
+        try:
+            self.staging = packing.waiting_of(key, found.samples, self.budget_bytes, in_force_bytes, self.in_packages)
+        except pool.NoPool as why:
+            warn_about(self.dataset, f"without packages: {why}")
+        if self.staging is None:
+            return kept
+        return packing.KeptInPackages(self.form.over(self.space), self.tally, policy, self.staging, found.samples)
+
+    def open_packages(self, order):
+        """The loader begins an epoch of these draws, which are settled."""
+        if self.in_packages is None or self.staging is None or self.has_asked_for_packages or self.maker.kept is None:
+            return
+        self.has_asked_for_packages = True
+        packages, run = packing.opened(self.in_packages, self.key, self.budget_bytes, order)
+        if packages is None:
+            return
+        self.packages, self.package_bytes = packages, self.in_packages.package_bytes(self.budget_bytes)
+        self.maker.kept.open(packages, run)
+        packing.close_with(self, packages)
+
+    def read_bytes_each(self):
+        """The mean of the samples that were read from the source; 0 before any was."""
+        totals = self.tally.totals()
+        reads = totals["misses"] - totals["packaged"]
+        return totals["source_bytes"] / reads if reads else 0
 
     def _fetching(self, kept, key, found, policy, fetchers):
         """`kept`, or what takes its place where samples may be fetched ahead."""
@@ -199,6 +243,8 @@ class Store:
         if self.ahead is not None:
             totals["source_bytes"] += self.ahead.shared.totals()["bytes"]
         points = self.curve.points() if self.curve is not None else []
+        if self.packages is None:
+            totals = {name: count for name, count in totals.items() if name not in PACKAGED}
         looks = {} if isinstance(self.maker, FromParts) else {"looks_at_files": self.looks}
         return {**totals, **self._in_pool(), **self.form.figures(), **looks, "miss_ratio": points}
 
@@ -217,7 +263,7 @@ class Store:
             return False
         parts = [(self.space, capacity_bytes)]
         if self.staging is not None:
-            staged = manager.staging_bytes(capacity_bytes)
+            staged = self._staging_bytes(capacity_bytes)
             parts = [(self.space, capacity_bytes - staged), (self.staging, staged)]
         # The part that shrinks goes first, so that never both have more.
         parts.sort(key=lambda part: part[1] - part[0].figures().get("capacity_bytes", 0))
@@ -229,10 +275,15 @@ class Store:
 
 def warn_plain(dataset, why):
     """Says why there is no cache, where the job iterates its loader."""
+    warn_about(dataset, f"without its cache: {why}")
+
+
+def warn_about(dataset, what):
+    """Says what its loader goes on without."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
-    sentence = f"stallscope: the loader of {type(dataset).__name__} goes on without its cache: {why}"
+    sentence = f"stallscope: the loader of {type(dataset).__name__} goes on {what}"
     _notices.warn(sentence, level)
 
 

@@ -39,6 +39,8 @@ class Order:
         self.classes = classes
         # What may give other samples than were drawn; None: nothing.
         self.substitution = substitution
+        # What says which samples go to packages; None: none do.
+        self.packing = None
         self.scores = scores.Scores(samples)
         self.learns = sampling in _LEARNING
         # The pool that learns next uses, where there is one.
@@ -93,11 +95,15 @@ class Order:
             self.substitution.rules.begin(self.start)
         if self.pool is not None and self.start:
             self.pool.epoch()
+        if self.packing is not None:
+            self.packing.begin(self)
         return self._begun(0)
 
     def begin_again(self):
         """The epoch whose position was loaded, behind the last batch that was handed over."""
         self.planner.give_back(self.handed)
+        if self.packing is not None:
+            self.packing.begin(self)
         return self._begun(-(-(self.handed - self.start) // (self.batch_size * self.ranks.count)))
 
     def _begun(self, batch):

@@ -13,6 +13,8 @@ NAMES = ("plain", "importance", "reuse", "iis", "shade")
 POLICIES = {"plain": "minio", "importance": "min", "reuse": "min", "iis": "icache", "shade": "shade"}
 # Those that draw some samples more often than others.
 WEIGHTED = ("importance", "iis", "shade")
+# Those of which some draws are of low importance and the next ones known, so that packages can have them.
+PACKED = ("importance", "iis")
 
 _FOR_ALL = ("num_replicas", "rank")
 _OPTIONS = {

@@ -1,10 +1,12 @@
 """The uses of an epoch's batches, as they are handed to the makers of samples."""
 
+from itertools import repeat
+
 
 class Use(int):
     """One use of the sample with this index."""
 
-    def __new__(cls, index, at, next_at, weight=1.0, stands_for=None):
+    def __new__(cls, index, at, next_at, weight=1.0, stands_for=None, package=None):
         use = super().__new__(cls, index)
         use.at = at
         """Its place among all draws."""
@@ -15,9 +17,14 @@ class Use(int):
         if stands_for is not None:
             use.stands_for = stands_for
             """The use that was drawn, where this sample is given in its place; True in a worker."""
+        if package is not None:
+            use.package = package
+            """The number of the package that may have it, and of the one that it is to be added to, or None."""
         return use
 
     def __reduce__(self):
+        if hasattr(self, "package"):
+            return Use, (int(self), self.at, self.next_at, 1.0, None, self.package)
         if hasattr(self, "stands_for"):
             return Use, (int(self), self.at, self.next_at, 1.0, True)
         return Use, (int(self), self.at, self.next_at)
@@ -57,7 +64,11 @@ class Course:
     def _drawn(self, batch):
         place, count, _ = self.order.part(self.start, self.end, batch)
         ids, weights, next_at = self.order.planner.take(place, count)
-        return list(map(Use, ids, range(place, place + count), next_at, weights))
+        uses = ids, range(place, place + count), next_at, weights
+        if self.order.packing is None:
+            return list(map(Use, *uses))
+        packages = self.order.packing.of(self.order, ids, place, next_at)
+        return list(map(Use, *uses, repeat(None), packages))
 
     def _given(self, batch, uses):
         """What is given for what was drawn. For each batch once, in order."""

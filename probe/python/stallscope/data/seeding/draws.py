@@ -37,6 +37,11 @@ def places(index):
     return (index.at, index.next_at) if type(index) is Use else (UNKNOWN, UNKNOWN)
 
 
+def package_of(index):
+    """The packages that a use comes from and goes to; None where there are none."""
+    return getattr(index, "package", None) if type(index) is Use else None
+
+
 def gathered(samples):
     """What `__getitems__` gave, with all of its samples made: where they are made when they are asked for, they would draw
     from whatever generators are there by then."""
