@@ -105,7 +105,7 @@ def test_other_workers_and_other_batches_of_validation_change_no_order(changed, 
     "trains, validates, words",
     [
         ((True, False), (True, True), "the trained loader stayed from epoch to epoch in the job that saved the checkpoint and do not here"),
-        ((False, True), (True, True), "the trained loader went with each epoch in the job that saved the checkpoint and stay here"),
+        ((False, True), (True, True), "the trained loader went with each epoch, or were none, in the job that saved the checkpoint and stay here"),
         ((False, False), (True, False), "a loader of Numbers stayed from epoch to epoch"), ((False, False), (False, True), "a loader of Numbers went with each epoch"),
         ((False, False), (True, True), None),
     ],

@@ -34,6 +34,9 @@ class _Before:
         self.passing = [list(one) for one in passing]
         self.warned = []
 
+    def waiting_reads(self):
+        return [_read(kind) for kind, _ in self.waiting]
+
     def warn_of(self, read, stays):
         if read not in self.warned:
             self.warned.append(read)
@@ -90,7 +93,7 @@ def take_up(trained, position):
         gc.collect()
     living = [_kind(one) for one in list(_begun) if getattr(one, "_iterator", None) is not None and one is not trained]
     _before[trained] = before = _Before(position.get("passing_loaders", ()))
-    for *kind, seed in sorted(drawn, key=lambda one: one[:-1] not in living):
+    for *kind, seed in sorted(drawn, key=lambda one: list(one[:-1]) not in living):
         found = _nearest(kind, living)
         if found is not None:
             # It has its workers still.
@@ -103,7 +106,7 @@ def take_up(trained, position):
 
 
 def _warn(whose, stays):
-    had, has = ("went with each epoch", "stay") if stays else ("stayed from epoch to epoch", "do not")
+    had, has = ("went with each epoch, or were none,", "stay") if stays else ("stayed from epoch to epoch", "do not")
     _notices.warn(
         f"stallscope: the workers of {whose} {had} in the job that saved the checkpoint and {has} here; torch draws a seed when workers begin, so that later epochs may have another "
         "order than in a job that was never stopped: resume with the same persistent_workers=",
@@ -113,9 +116,9 @@ def _warn(whose, stays):
 
 def _taken(loader):
     """The seed of a loader of this kind that had begun; None: this one has not."""
-    if not _is_beside(loader):
-        return None
-    kind, befores = _kind(loader), list(_before.values())
+    kind = _kind(loader) if _before else []
+    read = _read(kind)
+    befores = _concerned(kind, lambda before: read in before.passing or read in before.waiting_reads())
     waiting = [one for before in befores for one in before.waiting]
     nearest = _nearest(kind, [other for other, _ in waiting])
     for found in waiting:
@@ -123,32 +126,29 @@ def _taken(loader):
             _forget(found)
             return found[1]
     for before in befores:
-        if _read(kind) in before.passing:
-            before.warn_of(_read(kind), True)
+        before.warn_of(read, True)
     return None
 
 
 def _passes(loader):
     """A loader whose workers do not stay draws a seed."""
-    if _is_beside(loader):
-        read = _read(_kind(loader))
-        for before in list(_before.values()):
-            if read not in before.passing and read in [_read(kind) for kind, _ in before.waiting]:
-                before.warn_of(read, False)
+    if _before:
+        kind = _kind(loader)
+        read = _read(kind)
+        for before in _concerned(kind, lambda before: read in before.waiting_reads() and read not in before.passing + before.warned):
+            before.warn_of(read, False)
     # Its class may say that it has no hash.
     with contextlib.suppress(TypeError), _passing_lock:
         _passing.add(loader)
 
 
-def _is_beside(loader):
-    """Whether a position was taken up, and not by this loader or one of its kind."""
-    if not _before:
-        return False
-    read = _read(_kind(loader))
-    if any(read in [*before.passing, *(_read(kind) for kind, _ in before.waiting)] for before in list(_before.values())):
-        # Of those that took a position up, some may only not have been collected yet.
-        gc.collect()
-    return _kind(loader) not in [_kind(one) for one in list(_before)]
+def _concerned(kind, concerns):
+    """The `_Before` that this `concerns`: none where a loader of this kind took a position up."""
+    if not any(map(concerns, list(_before.values()))):
+        return []
+    # Of those that took a position up, some may only not have been collected yet.
+    gc.collect()
+    return [] if kind in map(_kind, list(_before)) else [one for one in list(_before.values()) if concerns(one)]
 
 
 def _forget(found):
