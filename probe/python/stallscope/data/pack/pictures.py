@@ -19,6 +19,7 @@ from stallscope.checkpoint.errors import printable
 from .cuts import CentreCut, Cut, RandomCut
 from .errors import PackError
 from .images import PackedImageFolder
+from .in_chunks import is_passed_on
 from .opening import within
 
 if TYPE_CHECKING:
@@ -115,10 +116,11 @@ class PackedImages(PackedImageFolder):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[tuple[Any, Any]]]:
         """A batch, of samples that have one memory: what `DataLoader` asks for in place of one sample after the other. Subclasses with a
-        `__getitem__` of their own have none: it would go past that."""
+        `__getitem__` of their own, and what wraps it, have none: it would go past theirs."""
         kind = type(self)
         # One that has both may call this one.
-        if kind.__getitem__ is not PackedImages.__getitem__ and kind.__getitems__ is PackedImages.__getitems__:
+        changes = kind.__getitem__ is not PackedImages.__getitem__ and kind.__getitems__ is PackedImages.__getitems__
+        if changes or is_passed_on():
             raise AttributeError("__getitems__")
         return self._samples_of
 
