@@ -11,6 +11,7 @@ import inspect
 import torch
 
 from stallscope import Checkpointer, _notices, _random
+from stallscope.data.resume.persistent_workers import watch
 from stallscope.data.resume.position import before
 
 try:
@@ -164,6 +165,8 @@ class CheckpointCallback(Callback):
         self._hooks, self._stepped = [], False
 
     def setup(self, trainer, module, stage):
+        # Before the sanity check, whose workers may stay and are part of the position.
+        watch()
         if stage != "fit":
             return
         # Anew, as the list is being iterated. It is the first to hear that the fit starts, for others that go by a state that was loaded, and the last.

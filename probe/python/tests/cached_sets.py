@@ -266,12 +266,17 @@ class SometimesNotBytes(Parts):
 class Strange(Parts):
     """Its fetch and decode are something else."""
 
+    # As those of a class above would not stand for its samples.
+    fetch, decode = Parts.fetch, Parts.decode
+
     def __getitem__(self, index):
         return (*super().__getitem__(index), "and more")
 
 
 class Named(Parts):
     """Knows its samples by numbers, by names, by pairs of a number and a size, and by numbers from the end."""
+
+    fetch, decode = Parts.fetch, Parts.decode
 
     def __getitem__(self, index):
         if isinstance(index, str):

@@ -50,6 +50,9 @@ class Parts(torch.utils.data.Dataset):
 class Seldom(Parts):
     """Augmented with a chance that none of the samples that are tried may meet."""
 
+    # As those of a class above would not stand for its samples.
+    fetch, decode = Parts.fetch, Parts.decode
+
     def __getitem__(self, index):
         sample = super().__getitem__(index)
         return -sample - 1 if random.random() < 0.3 else sample
@@ -78,6 +81,8 @@ class Once(Parts):
 
 class OneIsMore(Parts):
     """Its last sample is more than its parts."""
+
+    fetch, decode = Parts.fetch, Parts.decode
 
     def __getitem__(self, index):
         return super().__getitem__(index) * (2 if index == SAMPLES - 1 else 1)
@@ -116,6 +121,8 @@ def seldom(random):
 
 class Transformed(Parts):
     """Augmented with a chance that comes from a generator that a closure has."""
+
+    fetch, decode = Parts.fetch, Parts.decode
 
     def __init__(self):
         self.transform = seldom(random.Random(5))

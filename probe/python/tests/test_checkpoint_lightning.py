@@ -25,6 +25,14 @@ class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         return (torch.full((4,), index / 40) for index in range(40))
 
+class Loaders(lightning.LightningDataModule):
+    # Makes its loaders when the sanity check is over, and when it begins.
+    def train_dataloader(self):
+        return stallscope.DataLoader(Data(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(Data(), batch_size=20, num_workers=1, persistent_workers=True)
+
 class Unsized(torch.utils.data.Sampler):
     def __iter__(self):
         return iter(torch.randperm(40).tolist())
@@ -112,11 +120,14 @@ def fit(folder, stop, every=4, how=""):
         given = {"dataset": Data(), "sampler": Unsized()}
     if how == "weighted":
         given = {"dataset": Data(), "sampling": "importance"}
-    loader = stallscope.DataLoader(batch_size=4, **given)
+    loader = stallscope.DataLoader(batch_size=4, **given) if how != "loaders" else None
     with warnings.catch_warnings(record=True) as warned:
         warnings.filterwarnings("always", "The sampler does not give")
         try:
-            trainer.fit(module, loader.weighted() if how == "weighted" else loader, validating)
+            if how == "loaders":
+                trainer.fit(module, datamodule=Loaders())
+            else:
+                trainer.fit(module, loader.weighted() if how == "weighted" else loader, validating)
         except (KeyboardInterrupt, SystemExit):
             pass
     end = hashlib.sha256(repr([value.tolist() for value in [*module.state_dict().values(), average.mean]]).encode()).hexdigest()
@@ -166,6 +177,12 @@ def test_no_validation_is_lost_where_a_save_is_due_before_it(tmp_path):
     assert [step for step, what in resumed["seen"] if what == "validated"] == [6, 6, 9, 9, 13, 13, 16, 16, 19, 19]
     assert resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
     assert resumed["end"] == whole["end"]
+
+
+def test_the_seed_of_workers_that_began_in_the_sanity_check_is_known(tmp_path):
+    whole, stopped, resumed = fits(tmp_path, "whole:0:1000:loaders", "cut:6:4:loaders", "cut:0:4:loaders")
+    assert stopped["steps"] == 6 and resumed["start"] == 4
+    assert resumed["seen"] == whole["seen"][-len(resumed["seen"]) :] and resumed["end"] == whole["end"]
 
 
 def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):

@@ -225,6 +225,38 @@ def test_random_batches_are_torchs(folder, workers):
     assert same(epochs(ours(folder)), epochs(theirs(folder)))
 
 
+def test_samples_that_a_subclass_or_a_wrapper_changes_are_its_own(folder):
+    class Relabelled(stallscope.PackedImages):
+        def __getitem__(self, index):
+            picture, target = super().__getitem__(index)
+            return picture, target + 100
+
+    class InBatches(Relabelled):
+        def __getitems__(self, indices):
+            return [(picture, target + 200) for picture, target in super(Relabelled, self).__getitems__(indices)]
+
+    class Wrapping:
+        def __init__(self, *given, **more):
+            self.inner = stallscope.PackedImages(*given, **more)
+
+        def __len__(self):
+            return len(self.inner)
+
+        def __getitem__(self, index):
+            picture, target = self.inner[index]
+            return picture, target + 300
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    for kind, more in ((Relabelled, 100), (InBatches, 200), (Wrapping, 300)):
+        dataset = kind(packed(folder), size=SIZE)
+        expected = [target + more for target in dataset.targets]
+        for one in (dataset, torch.utils.data.Subset(dataset, range(len(dataset)))):
+            for loader in (torch.utils.data.DataLoader, stallscope.DataLoader):
+                assert [target for _, targets in loader(one, batch_size=4) for target in targets.tolist()] == expected
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_cache_keeps_what_is_encoded(folder, workers, recwarn):
     dataset = ours(folder, "center")

@@ -22,6 +22,7 @@ from pack_sets import PICTURES, as_array, damage, fill, first_bytes, packed, plu
 from PIL import Image  # noqa: E402
 
 import stallscope  # noqa: E402
+from stallscope.data.cache import split_parts  # noqa: E402
 
 
 @pytest.fixture
@@ -210,6 +211,48 @@ def test_a_cache_keeps_its_pictures(folder, workers, recwarn):
     assert all(same(one, other) for one, other in zip(got, expected))
     assert figures["kept"] == "encoded" and figures["kept_samples"] == len(PICTURES)
     assert figures["hits"] == 2 * len(PICTURES) and figures["misses"] == len(PICTURES)
+
+
+class Relabelled(stallscope.PackedImageFolder):
+    """But for one picture, which nobody looks at on trial."""
+
+    def __getitem__(self, index):
+        picture, target = super().__getitem__(index)
+        return picture, 100 if index == 5 else target
+
+
+class Wrapping(torch.utils.data.Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        picture, target = self.inner[index]
+        return picture, 100 if index == 5 else target
+
+    def __getattr__(self, name):
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("kind", [Relabelled, lambda *given, **more: Wrapping(stallscope.PackedImageFolder(*given, **more))])
+def test_no_cache_goes_around_samples_that_are_changed(folder, kind, monkeypatch):
+    # As with larger data sets, where few samples are looked at.
+    monkeypatch.setattr(split_parts, "_PROBES", 3)
+    dataset = kind(packed(folder), transform=random_crop)
+    loader = stallscope.DataLoader(torch.utils.data.Subset(dataset, range(len(dataset))), batch_size=None, cache="16MiB")
+    with pytest.warns(RuntimeWarning, match=r"goes on without its cache: sample 0 opens no file through Python's open\(\), and it has no fetch\(\) and decode\(\) of its own"):
+        assert [target for _, target in loader][5] == 100
+
+
+@pytest.mark.parametrize("name", ["find_classes", "make_dataset"])
+def test_classes_of_ones_own_are_refused(folder, name):
+    kind = type("Coarse", (stallscope.PackedImageFolder,), {name: lambda self, *given: None})
+    with pytest.raises(TypeError, match=rf"Coarse.{name}\(\) would not be called"):
+        kind(packed(folder))
 
 
 def test_two_packs_and_two_states_of_one_share_nothing(folder, tmp_path):

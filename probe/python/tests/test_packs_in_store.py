@@ -1,5 +1,6 @@
 """A pack in object storage is the pack in a folder, whatever the store does; or a sentence, in time."""
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -128,6 +129,7 @@ def test_pictures_and_their_crops_are_those_of_the_folder(server, proxy, tmp_pat
         (torch.utils.data.DataLoader, there, here),
         # One that seeds before each sample.
         (stallscope.DataLoader, there, here),
+        (functools.partial(stallscope.DataLoader, cache="1MiB"), there, here),
         (torch.utils.data.DataLoader, *(stallscope.PackedImages(path, size=8) for path in (url, pack))),
     ]
     for loader, *datasets in kinds:

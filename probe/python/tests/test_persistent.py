@@ -2,6 +2,7 @@
 order of samples comes from."""
 
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -30,16 +31,16 @@ class Numbers(torch.utils.data.Dataset):
 class Job:
     """Trains and validates; `own`: whether the training loader has a generator of its own."""
 
-    def __init__(self, kind, own, trains_persistent, validates):
+    def __init__(self, kind, own, trains_persistent, validates, workers=1, validated=2, validates_persistent=True):
         torch.manual_seed(3)
         generator = torch.Generator().manual_seed(5) if own else None
-        stays = {"num_workers": 1, "persistent_workers": True}
+        stays = {"num_workers": workers, "persistent_workers": True}
         self.training = KINDS[kind](
             Numbers(20), batch_size=4, shuffle=True, generator=generator, **(stays if trains_persistent else {})
         )
         self.validating = None
         if validates is not None:
-            self.validating = KINDS[validates](Numbers(6), batch_size=2, shuffle=True, **stays)
+            self.validating = KINDS[validates](Numbers(6), batch_size=validated, shuffle=True, **(stays if validates_persistent else {}))
 
     def run(self, checkpointer, first=0, got=None, save_at=None):
         """Ids by batch, and a draw of training's; `save_at`: (epoch, batches of it), where it saves and ends."""
@@ -69,18 +70,60 @@ CASES = [
 @pytest.mark.parametrize("save_at", [(0, "end"), (1, 2)], ids=["between epochs", "in mid-epoch"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_follows_is_what_would_have_followed(case, save_at, tmp_path):
+    whole, got = resumed(tmp_path, case, save_at)
+    assert got == whole
+
+
+def resumed(folder, case, save_at, **changed):
+    """What the whole job gave, and what it gave where it was cut, and then resumed with what `changed`."""
     job = Job(*case)
-    with Checkpointer(tmp_path / "whole", loader=job.training, every=10**6) as checkpointer:
+    with Checkpointer(folder / "whole", loader=job.training, every=10**6) as checkpointer:
         whole = job.run(checkpointer)
     job = Job(*case)
-    with Checkpointer(tmp_path / "cut", loader=job.training, every=10**6) as checkpointer:
+    with Checkpointer(folder / "cut", loader=job.training, every=10**6) as checkpointer:
         before = job.run(checkpointer, save_at=save_at)
     del job
-    again = Job(*case)
+    again = Job(*case, **changed)
     torch.manual_seed(99)
-    with Checkpointer(tmp_path / "cut", loader=again.training, every=10**6) as checkpointer:
+    with Checkpointer(folder / "cut", loader=again.training, every=10**6) as checkpointer:
         start = checkpointer.restore()
-        assert before + again.run(checkpointer, start.epoch) == whole
+        return whole, before + again.run(checkpointer, start.epoch)
+
+
+def trained(got):
+    return [one for one in got if type(one) is tuple]
+
+
+@pytest.mark.parametrize("save_at", [(0, "end"), (1, 2)], ids=["between epochs", "in mid-epoch"])
+@pytest.mark.parametrize("changed", [{"workers": 2}, {"validated": 3}], ids=str)
+def test_other_workers_and_other_batches_of_validation_change_no_order(changed, save_at, tmp_path):
+    whole, got = resumed(tmp_path, ("torch", False, True, "torch"), save_at, **changed)
+    assert trained(got) == trained(whole)
+
+
+@pytest.mark.parametrize(
+    "trains, validates, words",
+    [
+        ((True, False), (True, True), "the trained loader stayed from epoch to epoch in the job that saved the checkpoint and do not here"),
+        ((False, True), (True, True), "the trained loader went with each epoch, or were none, in the job that saved the checkpoint and stay here"),
+        ((False, False), (True, False), "a loader of Numbers stayed from epoch to epoch"), ((False, False), (False, True), "a loader of Numbers went with each epoch"),
+        ((False, False), (True, True), None),
+    ],
+)  # fmt: skip
+def test_workers_that_stay_in_one_of_both_jobs_are_warned_of(trains, validates, words, tmp_path):
+    def job(at):
+        return Job("torch", False, trains[at], "torch", validates_persistent=validates[at])
+
+    one = job(0)
+    with Checkpointer(tmp_path, loader=one.training, every=10**6) as checkpointer:
+        one.run(checkpointer, save_at=(0, "end"))
+    del one
+    again = job(1)
+    with warnings.catch_warnings(record=True) as caught, Checkpointer(tmp_path, loader=again.training, every=10**6) as checkpointer:
+        warnings.simplefilter("always")
+        again.run(checkpointer, checkpointer.restore().epoch)
+    sentences = [str(one.message) for one in caught if "stallscope" in str(one.message)]
+    assert len(sentences) == (words is not None) and all(words in one for one in sentences), sentences
 
 
 def test_what_a_job_took_up_and_did_not_use_is_nothing_to_the_next_one_in_its_process(tmp_path):

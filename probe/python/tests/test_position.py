@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
+from stallscope import _random  # noqa: E402
 from stallscope.data.resume.given import position as positioned  # noqa: E402
 
 JOB = Path(__file__).with_name("position_job.py")
@@ -217,3 +218,66 @@ def test_what_samples_are_drawn_from_goes_on_too(kind, loader, stop):
     resumed.load_state_dict(whole[stop - 1][1])
     torch.set_rng_state(whole[stop - 1][2])
     assert [one for one, _, _ in itertools.islice(batches(resumed), 24 - stop)] == [one for one, _, _ in whole[stop:]]
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["assigned", "in place"])
+@pytest.mark.parametrize("kind", ["weights", "indices"])
+def test_what_a_script_sets_in_torchs_samplers_between_epochs_goes_on(kind, in_place):
+    def made():
+        torch.manual_seed(3)
+        first = torch.ones(12, dtype=torch.float64) if kind == "weights" else list(range(12))
+        sampler = torch.utils.data.WeightedRandomSampler(first, 12) if kind == "weights" else torch.utils.data.SubsetRandomSampler(first)
+        loader = stallscope.DataLoader(range(12), batch_size=3, sampler=sampler)
+        # As a Checkpointer looks when it is made.
+        loader.state_dict()
+        return first, loader
+
+    def turn(sampler, epoch):
+        value = torch.arange(12.0, dtype=torch.float64) ** (3 * epoch) if kind == "weights" else list(range(11 - 2 * epoch))
+        if in_place:
+            getattr(sampler, kind)[:] = value
+        else:
+            setattr(sampler, kind, value)
+
+    _, loader = made()
+    for epoch in range(2):
+        list(loader)
+        turn(loader.sampler, epoch)
+    between, process = loader.state_dict(), _random.capture()
+    iterator = iter(loader)
+    batches = [next(iterator).tolist()]
+    within = loader.state_dict()
+    batches += [batch.tolist() for batch in iterator]
+    for state, expected in ((between, batches), (within, batches[1:])):
+        first, again = made()
+        before = [float(one) for one in first]
+        again.load_state_dict(state)
+        _random.restore(process)
+        assert [batch.tolist() for batch in again] == expected
+        # Which the script may go on from.
+        assert ([float(one) for one in first] != before) == in_place
+
+
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index + torch.rand(())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_augmentation_is_that_of_the_generator_whatever_passes_came_before(workers):
+    """So a validation loader that nobody gave a position gives after a resume what it would have given."""
+
+    def made():
+        return stallscope.DataLoader(Noisy(), batch_size=4, num_workers=workers)
+
+    torch.manual_seed(3)
+    loader = made()
+    passes = [[batch.tolist() for batch in loader]]
+    state = torch.get_rng_state()
+    passes.append([batch.tolist() for batch in loader])
+    torch.set_rng_state(state)
+    passes.append([batch.tolist() for batch in made()])
+    assert passes[0] != passes[1] == passes[2]

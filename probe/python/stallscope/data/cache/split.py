@@ -70,7 +70,21 @@ def base_index(dataset, index):
 
 
 def has_parts(base):
-    return callable(getattr(base, "fetch", None)) and callable(getattr(base, "decode", None))
+    """Whether `fetch` and `decode` stand for its samples: not those that a class inherits whose own `__getitem__` may change them, or
+    that it passes on of what it wraps."""
+    if not (callable(getattr(base, "fetch", None)) and callable(getattr(base, "decode", None))):
+        return False
+    places = [_defined_at(base, name) for name in ("fetch", "decode")]
+    if None in places:
+        return False
+    return not split_parts.has_getitem(base) or min(places) <= _defined_at(base, "__getitem__")
+
+
+def _defined_at(base, name):
+    """How far up among its classes; None where it is none's."""
+    if name != "__getitem__" and name in getattr(base, "__dict__", ()):
+        return 0
+    return next((place for place, kind in enumerate(type(base).__mro__) if name in vars(kind)), None)
 
 
 def of(dataset, start_method, most_bytes, of_files=False):
@@ -193,9 +207,9 @@ class _Watch:
     def why(self, index):
         """Why these opens are none to cut at; empty where they are."""
         if not self.paths:
-            return f"sample {index} opens no file through Python's open(), and it has no fetch() and decode()"
+            return f"sample {index} opens no file through Python's open(), and it has no fetch() and decode() of its own"
         if len(self.paths) > _MOST_FILES:
-            return f"sample {index} opens {len(self.paths)} files, and it has no fetch() and decode()"
+            return f"sample {index} opens {len(self.paths)} files, and it has no fetch() and decode() of its own"
         if None in self.paths:
             return f'sample {index} opens a file in another way than "rb", or by a path of a class of its own'
         return ""

@@ -54,6 +54,7 @@ class PackedImageFolder(InChunks):
         PackError: There is no pack, its snapshot is of another state of it, or it has no pictures in folders; `local` cannot be
             used. Reading: damaged bytes, a cut chunk.
         ValueError: `local_limit` is not a size, or without `local`.
+        TypeError: A subclass has a `find_classes` or `make_dataset`, which torchvision would call.
 
     Example:
         >>> import stallscope
@@ -78,6 +79,13 @@ class PackedImageFolder(InChunks):
         local: str | os.PathLike[str] | None = None,
         local_limit: int | str | None = None,
     ) -> None:
+        for name in ("find_classes", "make_dataset"):
+            if hasattr(type(self), name):
+                # torchvision would call it.
+                raise TypeError(
+                    f"{type(self).__name__}.{name}() would not be called: classes and pictures are those of the pack; give target_transform=, "
+                    "which makes another target of the number of a class, or a torch.utils.data.Subset"
+                )
         self.root = os.fspath(path)
         self.transform = transform
         self.target_transform = target_transform

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,12 @@ def read_at_once(of):
     return of
 
 
+def is_passed_on() -> bool:
+    """Whether who asks for an attribute is the `__getattr__` of what wraps the data set, and may give other samples. Not where ours stands for it."""
+    asks = sys._getframe(2)
+    return asks.f_code.co_name in ("__getattr__", "__getattribute__") and not str(asks.f_globals.get("__name__")).startswith("stallscope.")
+
+
 class InChunks(torch.utils.data.Dataset):
     """A data set whose samples lie in the chunks of a pack."""
 
@@ -33,8 +40,8 @@ class InChunks(torch.utils.data.Dataset):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]]:
-        """Of a pack in object storage: a batch, which is read at once. Others have none, and neither have subclasses, whose `__getitem__` may be another."""
-        if self._stallscope_fetch_each is None:
+        """Of a pack in object storage: a batch, which is read at once. Others have none, and neither have subclasses and what wraps it, whose `__getitem__` may be another."""
+        if self._stallscope_fetch_each is None or is_passed_on():
             raise AttributeError("__getitems__")
         return self._samples_of
 

@@ -19,6 +19,7 @@ from stallscope.checkpoint.errors import printable
 from .cuts import CentreCut, Cut, RandomCut
 from .errors import PackError
 from .images import PackedImageFolder
+from .in_chunks import is_passed_on
 from .opening import within
 
 if TYPE_CHECKING:
@@ -110,17 +111,20 @@ class PackedImages(PackedImageFolder):
         self._decoder = _native.PictureDecoder(sides[1], sides[0], self.scaled, _MOST_PIXELS)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return self.__getitems__([index])[0]
+        return self._samples_of([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """A batch: what `DataLoader` asks for in place of one sample after the other.
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[tuple[Any, Any]]]:
+        """A batch, of samples that have one memory: what `DataLoader` asks for in place of one sample after the other. Subclasses with a
+        `__getitem__` of their own, and what wraps it, have none: it would go past theirs."""
+        kind = type(self)
+        # One that has both may call this one.
+        changes = kind.__getitem__ is not PackedImages.__getitem__ and kind.__getitems__ is PackedImages.__getitems__
+        if changes or is_passed_on():
+            raise AttributeError("__getitems__")
+        return self._samples_of
 
-        Args:
-            indices: Of the samples.
-
-        Returns:
-            The samples, which have one memory.
-        """
+    def _samples_of(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
         found = [self._images.at(within(index, len(self))) for index in indices]
         threads = self._threads()
         pictures = self._decoder.read(self._pack, [record for record, _ in found], threads)

@@ -12,7 +12,7 @@ import types
 import zlib
 from array import array
 
-import torch
+import torch.utils.data
 
 from stallscope._keys import distinguishable
 
@@ -22,6 +22,8 @@ _SCALARS = opaque.SCALARS
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 # Larger and deeper containers are not looked at, which would take a second; arrays and tensors of any size are.
 _MOST_ELEMENTS, _DEEPEST = 2_000_000, 32
+# Of torch's samplers what no argument of another sampler stands for, and scripts set between epochs.
+_TURNED = {torch.utils.data.WeightedRandomSampler: "weights", torch.utils.data.SubsetRandomSampler: "indices"}
 # Whose classes have no attributes that are the state of a script's sampler.
 _NOT_OWN = frozenset(("torch", "stallscope", "builtins", "typing", "typing_extensions", "abc", "collections"))
 
@@ -33,17 +35,26 @@ class Held:
         self.sampler, self.before = sampler, before
 
     def state(self):
-        kept = {name: packed(value) for name, value in _attributes(self.sampler).items() if self._is_kept(name, value)}
+        kept = {name: self._packed(name, value) for name, value in _attributes(self.sampler).items() if self._is_kept(name, value)}
         # Of its class, where it is changed in place; what is assigned there is another one's, too.
         in_place = {name: value for name, value in _defaults(self.sampler).items() if _is_put_in_place(value)}
         kept.update((name, packed(value)) for name, value in in_place.items() if self._is_kept(name, value))
         return kept or None
 
+    def _packed(self, name, value):
+        # Where it is another object than at first, what else has that first one does not change with it.
+        first = getattr(self.before.get(name), "first", value)
+        return packed(value) if first is value else {"assigned": packed(value)}
+
     def set(self, state):
         for name, value in state.items():
             if self._takes(name):
+                assigned = type(value) is dict and value.get("assigned")
                 with contextlib.suppress(AttributeError):
-                    _put(self.sampler, name, unpacked(value))
+                    if assigned:
+                        setattr(self.sampler, name, unpacked(assigned))
+                    else:
+                        _put(self.sampler, name, unpacked(value))
 
     def scalars(self, names):
         """Of those that are a number or a text what changed, and what has one of these names."""
@@ -103,14 +114,16 @@ def looks(sampler):
     found = {}
     for name, value in {**_defaults(sampler), **_attributes(sampler)}.items():
         found[name] = look(value) or opaque.seen(value, _digest, sampler)
+        if name == _TURNED.get(type(sampler)):
+            found[name].first = value
     return found
 
 
 def _attributes(sampler):
-    """Those that may be kept. Of torch's own samplers all but the epoch are settings."""
+    """Those that may be kept. Of torch's own samplers all else is a setting."""
     if _is_torchs(sampler):
         attributes = getattr(sampler, "__dict__", {})
-        return {"epoch": attributes["epoch"]} if "epoch" in attributes else {}
+        return {name: attributes[name] for name in ("epoch", _TURNED.get(type(sampler))) if name in attributes}
     return opaque.attributes(sampler)
 
 

@@ -36,6 +36,8 @@ class Positioned(Trained):
     _begun_first = None
     # The position between two epochs that was loaded is of a loader whose workers stay.
     _had_workers = False
+    # The epoch that was begun anew, from generators as a job begins with.
+    _anew = 0
     _beginning = None
     # What samplers held at first.
     _held_at_first = None
@@ -172,15 +174,16 @@ class Positioned(Trained):
         self._begun = max(self._begun, beginning.nth + 1)
         if not self._hears_steps:
             self._epochs = beginning.epoch + 1
+        persistent = getattr(self, "_iterator", None)
+        beginning.workers_kept = persistent is not None or beginning.before_order is not None
         if self._keys_samples():
             order = beginning.states.get("generator") or beginning.states["process"]["torch"]
-            beginning.key = epoch_key(order, beginning.nth)
+            # Where torch draws workers a seed, no two passes begin alike. Of a loader that has no position nobody knows its passes after a resume.
+            beginning.key = epoch_key(order, beginning.nth if beginning.workers_kept else self._anew)
             beginning.repeats = Repeats(self._samples())
             # torch's Subset asks for one after the other, whatever they come in.
             beginning.dataset = None if type(self.dataset) is torch.utils.data.Subset else self.dataset
-        persistent = getattr(self, "_iterator", None)
         beginning.hears_steps, beginning.between = self._hears_steps, self._between
-        beginning.workers_kept = persistent is not None or beginning.before_order is not None
         self._beginning = beginning
         try:
             if persistent is not None:
@@ -299,10 +302,10 @@ class Positioned(Trained):
         if untrained is not None:
             return _saved(untrained)
         state = {"version": _VERSION, "nth": self._begun, "begun": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
-        state["left_at"] = self._left_at
+        state.update(left_at=self._left_at, anew=self._anew)
         if self._between is not None:
             state.update(self._between.state(None if handing is None else handing.current))
-        state["persistent_loaders"] = persistent_workers.state(self)
+        state.update(persistent_workers.state(self))
         state["drawn_from"] = self._sources().own_states()
         if self._order is not None:
             state["sampling"] = self._order.state()
@@ -367,12 +370,13 @@ class Positioned(Trained):
         sampler = self._epoch_sampler()
         if sampler is not None and "sampler_epoch" in state:
             sampler.set_epoch(state["sampler_epoch"])
-        persistent_workers.take_up(self, state.get("persistent_loaders", ()))
+        persistent_workers.take_up(self, state)
         # The pass that is under way has begun, and another one after it is of the next epoch.
         under_way = state["batches"] is not None
         self._epochs = state["epoch"] + under_way
         begun = state.get("nth", state["epoch"]) + under_way
         self._begun = self._begun_at_step = state.get("begun", begun)
+        self._anew = state.get("anew", 0)
         # A loop may go on with a pass of before.
         passes, self._warned_of_passes = self._passes, False
         self._forget_passes()
@@ -420,7 +424,7 @@ class Positioned(Trained):
     def begin_with_epoch(self, epoch):
         """The next iteration is this epoch's, from its start."""
         self._forget_passes()
-        self._epochs = self._begun = self._begun_at_step = epoch
+        self._epochs = self._begun = self._begun_at_step = self._anew = epoch
         self._resume = None
 
     def take_waited_ns(self):

@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 from torch.utils.data import get_worker_info
 
+from stallscope.data.pack.in_chunks import InChunks
 from stallscope.data.stand_in import StandIn
 
 from .draws import gathered, plain, plain_all
@@ -60,16 +61,17 @@ class _Keyed(StandIn):
         in_worker = get_worker_info() is not None
         if not whole and in_worker:
             raise AttributeError(name)
-        # Read at once and made one by one, its samples are those that the same pack in a folder gives.
-        fetch_each = getattr(self._stallscope_dataset, "_stallscope_fetch_each", None) if self._stallscope_maker is None else None
+        # Read at once and made one by one, its samples are those that the same pack in a folder gives. Not of what wraps it and passes
+        # attributes on: its samples may be others.
+        fetch_each = self._stallscope_dataset._stallscope_fetch_each if isinstance(self._stallscope_dataset, InChunks) else None
 
         def getitems(keyed_indices):
             if whole and isinstance(keyed_indices, Batch):
                 number = seed_of(keyed_indices.key, keyed_indices.text)
                 make = partial(self._as_it_is, whole, keyed_indices.index, partial(seed, number))
-            elif fetch_each is not None:
+            elif fetch_each is not None and self._stallscope_maker is None:
                 make = partial(self._fetched, fetch_each, keyed_indices)
-            elif whole:
+            elif whole and fetch_each is None:
                 # A list or a tuple, as the sampler gave it.
                 indices = type(keyed_indices)([index for _, index in keyed_indices])
                 number = seed_of(keyed_indices[0][0] if keyed_indices else 0, tuple(indices))
