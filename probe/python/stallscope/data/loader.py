@@ -45,7 +45,7 @@ class DataLoader(Positioned):
       samples again. `stallscope.Checkpointer(loader=…)` calls both, as do Lightning and other code that saves the state of
       loaders.
     - Augmentation: before a sample of a map-style data set is made, Python's, numpy's and torch's generators are seeded from
-      (seed, epoch, index). So it is the same with any number of workers, and after a resume. The seed is that of torch's own
+      the epoch's seed and the index. So it is the same with any number of workers, and after a resume. The seed is that of torch's own
       order of samples: `torch.manual_seed` or `generator=`. A data set with `__getitems__` is seeded once per batch,
       from its indices. A sample that is drawn again within an epoch gets another augmentation.
         Without workers, a thread other than the main one makes samples as with torch's loader.
