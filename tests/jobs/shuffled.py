@@ -8,10 +8,11 @@ import random
 import sys
 import time
 import zlib
+from contextlib import nullcontext
 
 folder, stop = sys.argv[1:3]
 names = sorted(os.listdir(folder))
-kept = {name: open(os.path.join(folder, name), "rb", buffering=0) for name in names if sys.argv[3:] == ["kept"]}
+kept = {name: nullcontext(open(os.path.join(folder, name), "rb")) for name in names if sys.argv[3:] == ["kept"]}
 
 
 def from_device():
@@ -24,13 +25,9 @@ while not os.path.exists(stop):
     random.Random(epoch).shuffle(names)
     before, total = from_device(), 0
     for name in names:
-        if kept:
-            data = os.pread(kept[name].fileno(), 1 << 20, 0)
-        else:
-            with open(os.path.join(folder, name), "rb") as file:
-                data = file.read()
-        total = (total + zlib.crc32(data)) % 2**32
-        # What it does with a sample.
-        time.sleep(0.002)
+        with kept[name] if kept else open(os.path.join(folder, name), "rb") as file:
+            total = (total + zlib.crc32(os.pread(file.fileno(), 1 << 20, 0))) % 2**32
+            # What it does with a sample.
+            time.sleep(0.002)
     print(epoch, from_device() - before, total, flush=True)
     epoch += 1

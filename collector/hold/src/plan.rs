@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// The job keeps a file open and reads it again, of which no open tells. To be said again for as long as that is so.
+    /// The job keeps a file open and reads it again, of which no open tells. To be repeated for as long as that is so.
     pub(crate) fn read_again(&mut self, name: Name, now_ms: u64) {
         if !self.files.contains_key(&name) {
             self.opened(name.clone(), now_ms);

@@ -122,7 +122,7 @@ fn what_was_not_even_opened_waits_for_its_next_open_alone() {
 }
 
 #[test]
-fn what_stays_open_and_is_read_again_is_held_for_as_long_as_that_is_said() {
+fn what_stays_open_and_is_read_again_is_held_for_as_long_as_that_is_repeated() {
     let mut plan = Plan::default();
     plan.read_again(name(7), 0);
     assert_eq!(plan.order(), Some(name(7)));
