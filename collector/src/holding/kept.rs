@@ -88,29 +88,29 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What is told of a file of 100 MiB in 100 looks, at each of which the job has read so much more.
-    fn told(by: impl Fn(u32) -> (u32, &'static str), read_bytes: u64) -> Vec<OsString> {
+    /// What is heard of a file of 100 MiB in 100 looks, at each of which the job has read so much more.
+    fn heard(by: impl Fn(u32) -> (u32, &'static str), read_bytes: u64) -> Vec<OsString> {
         let mut kept = Kept::default();
-        let mut told = Vec::new();
+        let mut heard = Vec::new();
         for look in 1..=100 {
             let (pid, number) = by(look);
             kept.sees(look, (pid, number.into()), &"/data/train.h5".into(), || Some(100 * MIB));
             kept.has_read(1, u64::from(look) * read_bytes);
-            told.extend(kept.read_again(look));
+            heard.extend(kept.read_again(look));
         }
-        told
+        heard
     }
 
     #[test]
     fn a_file_that_stays_open_is_read_again_once_twice_its_size_was_read() {
-        assert!(told(|_| (1, "7"), 2 * MIB).is_empty(), "198 MiB");
-        assert_eq!(told(|_| (1, "7"), 3 * MIB).len(), 4, "after 68 looks, every tenth");
+        assert!(heard(|_| (1, "7"), 2 * MIB).is_empty(), "198 MiB");
+        assert_eq!(heard(|_| (1, "7"), 3 * MIB).len(), 4, "after 68 looks, every tenth");
     }
 
     #[test]
     fn one_that_is_opened_anew_is_not_kept_open() {
-        assert!(told(|look| (1, if look % 20 < 10 { "7" } else { "8" }), 20 * MIB).len() < 9);
-        assert!(told(|look| (look, "7"), 20 * MIB).is_empty(), "by other processes");
+        assert!(heard(|look| (1, if look % 20 < 10 { "7" } else { "8" }), 20 * MIB).len() < 9);
+        assert!(heard(|look| (look, "7"), 20 * MIB).is_empty(), "by other processes");
     }
 
     #[test]
