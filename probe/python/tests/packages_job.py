@@ -3,6 +3,7 @@
 usage: packages_job.py CASE...; a case is a JSON list of its name and its arguments.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -136,14 +137,24 @@ def case_files(sampling, workers=0):
 
 def flip():
     for path in Path(FOLDER).rglob("*.package"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        # A worker may take it meanwhile, or have just made it.
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+            if data := bytearray(file.read()):
+                data[len(data) // 2] ^= 1
+                file.seek(0)
+                file.write(data)
 
 
 def cut():
     for path in Path(FOLDER).rglob("*.package"):
-        os.truncate(path, path.stat().st_size * 2 // 3)
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(path, path.stat().st_size * 2 // 3)
+
+
+def remove():
+    # A worker may make another package in it meanwhile.
+    while os.path.exists(FOLDER):
+        shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def kill_pool():
@@ -151,7 +162,7 @@ def kill_pool():
         os.kill(pid, signal.SIGKILL)
 
 
-DOINGS = {"flip": flip, "cut": cut, "remove": lambda: shutil.rmtree(FOLDER, ignore_errors=True), "kill_pool": kill_pool}
+DOINGS = {"flip": flip, "cut": cut, "remove": remove, "kill_pool": kill_pool}
 
 
 def case_hurt(doing, workers=0, epochs=4):
